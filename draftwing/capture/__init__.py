@@ -1,0 +1,1 @@
+"""Run the target over prompts and write features: prompts, regenerate, record."""

@@ -1,0 +1,95 @@
+"""A whole capture: prompts in, a features folder out, resumable at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from draftwing.capture.prompts import Prompt
+from draftwing.capture.record import record, render_with_mask
+from draftwing.capture.regenerate import Regenerator, TokenPrompt, in_groups
+from draftwing.core.console import note, progress
+from draftwing.core.errors import UserError
+from draftwing.formats.contract import Contract
+from draftwing.formats.features import FeatureWriter, Sample
+from draftwing.formats.files import require_room
+from draftwing.ops.sampling import Sampling
+from draftwing.target.backend import Backend
+from draftwing.target.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class CaptureSettings:
+    """How much to answer, and how."""
+
+    max_prompt_tokens: int = 512
+    max_new_tokens: int = 256
+    sampling: Sampling = Sampling()
+    keep_answers: bool = False
+
+    @property
+    def context(self) -> int:
+        """Cache capacity that one sample needs."""
+        return self.max_prompt_tokens + self.max_new_tokens
+
+
+class Source:
+    """Samples of prompts: regenerated answers, or answers that the file holds. One pass each time it is iterated."""
+
+    def __init__(self, backend: Backend, tokenizer: Tokenizer, taps: tuple[int, ...], settings: CaptureSettings) -> None:
+        self._backend, self._tokenizer, self._taps, self._settings = backend, tokenizer, taps, settings
+
+    def render(self, prompts: Iterable[Prompt]) -> list[TokenPrompt]:
+        """Prompts as token ids; those that are too long are left out, and their number is said."""
+        kept, long = [], 0
+        for prompt in prompts:
+            messages = list(prompt.messages)
+            tokens = self._tokenizer.conversation(messages) if self._settings.keep_answers else self._tokenizer.prompt(messages)
+            limit = self._settings.context if self._settings.keep_answers else self._settings.max_prompt_tokens
+            if len(tokens) <= limit:
+                kept.append(TokenPrompt(prompt.id, tokens))
+            else:
+                long += 1
+        if long:
+            note(f"Left out {long} prompts that are longer than {limit} tokens.")
+        if not kept:
+            raise UserError("Every prompt is longer than the limit.", "Raise --max-prompt-tokens, or give shorter prompts.")
+        return kept
+
+    def samples(self, prompts: list[Prompt], rendered: list[TokenPrompt]) -> Iterator[Sample]:
+        """Yield one sample to each rendered prompt."""
+        if not self._settings.keep_answers:
+            worker = Regenerator(self._backend, self._taps, self._settings.max_new_tokens, self._settings.sampling)
+            yield from worker.run(in_groups(rendered))
+            return
+        messages = {prompt.id: list(prompt.messages) for prompt in prompts}
+        for item in rendered:
+            tokens, mask = render_with_mask(self._tokenizer, messages[item.id])
+            yield record(self._backend, item.id, tokens, mask, self._taps)
+
+
+def capture(folder: Path, prompts: list[Prompt], source: Source, contract: Contract, settings: CaptureSettings) -> int:
+    """Write features of all prompts to `folder`, skipping what it holds already; returns tokens held at the end."""
+    writer = FeatureWriter(folder, contract)
+    rendered = source.render(prompts)
+    left = [prompt for prompt in rendered if prompt.id not in writer.done]
+    if len(left) < len(rendered):
+        note(f"{folder} holds {len(rendered) - len(left)} of these {len(rendered)} samples already; going on.")
+    new = 0 if settings.keep_answers else settings.max_new_tokens
+    most = sum(len(prompt.tokens) + new for prompt in left)
+    states = len(contract.taps.boundaries) + 1
+    require_room(folder, most * (states * contract.target.hidden_size * 2 + 9), note)
+    wanted = {prompt.id for prompt in left}
+    try:
+        with progress("capture", len(left), "samples") as meter:
+            for sample in source.samples(prompts, left):
+                wanted.discard(sample.id)
+                writer.add(sample)
+                meter.advance(1, f"{writer.tokens:,} tokens")
+    finally:
+        # Ctrl-C included: what is whole is kept.
+        writer.flush()
+    if wanted:
+        raise RuntimeError(f"{len(wanted)} prompts yielded no sample, first {sorted(wanted)[0]}")
+    return writer.tokens

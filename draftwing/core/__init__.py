@@ -1,0 +1,1 @@
+"""What every room may use: errors, settings, provenance, console, statistics. No torch here."""

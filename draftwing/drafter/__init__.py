@@ -1,0 +1,1 @@
+"""The EAGLE-3 head: one model for training and for decoding, its config, its vocabulary map."""

@@ -1,0 +1,1 @@
+"""Lossless decoding. `step` shows the whole of it: draft, verify, commit, emit."""

@@ -1,0 +1,193 @@
+"""Features on disk: shards of samples, an index, and a contract; read back through a memory map.
+
+A folder holds
+
+    index.json            version, contract, and for every shard its file and samples
+    shard-00000.safetensors ...
+
+and a shard holds its samples end to end (R rows in all, S = taps + 1 states, H hidden):
+
+    tokens [R] int32      token ids
+    mask   [R] uint8      1 where the token is part of a response
+    argmax [R] int32      the target's greedy choice after this token
+    states [R, S, H]      the tapped boundaries low to high, then B_n before the final norm
+
+A shard counts once the index lists it, and the index is replaced atomically: a kill at any moment leaves
+whole samples, each of them once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from draftwing.core.errors import UserError
+from draftwing.formats.contract import Contract, parse
+from draftwing.formats.files import read_json, write_json
+from draftwing.formats.tensors import open_tensors, save_tensors
+
+INDEX = "index.json"
+SHARD_TOKENS = 50_000
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One conversation as the target saw it. T tokens, S states (taps, then B_n), H hidden."""
+
+    id: str
+    tokens_T: Tensor
+    mask_T: Tensor
+    argmax_T: Tensor
+    states_TSH: Tensor
+
+    def __post_init__(self) -> None:
+        marked = int(self.mask_T.sum())
+        if not 0 < marked < len(self.mask_T):
+            amount = "no" if marked == 0 else "only"
+            raise UserError(
+                f"Sample {self.id} has {amount} response tokens.",
+                "The chat template does not part prompt from response: check it, or drop the sample.",
+            )
+
+
+class Entry(BaseModel):
+    """Where a sample lies inside its shard."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    id: str
+    start: int
+    length: int
+
+
+class Shard(BaseModel):
+    """One file of samples."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    file: str
+    samples: tuple[Entry, ...]
+
+
+class Index(BaseModel):
+    """The table of contents."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    version: Literal[1] = 1
+    contract: Contract
+    shards: tuple[Shard, ...] = ()
+
+
+class FeatureWriter:
+    """Collects samples and writes a shard whenever enough have come; opens an existing folder to go on."""
+
+    def __init__(self, folder: Path, contract: Contract, shard_tokens: int = SHARD_TOKENS) -> None:
+        self.folder = folder
+        self._shard_tokens = shard_tokens
+        self._pending: list[Sample] = []
+        self._index = Index(contract=contract)
+        if (folder / INDEX).exists():
+            self._index = read_index(folder)
+            if self._index.contract != contract:
+                raise UserError(f"{folder} holds features of another target or other taps.", "Choose another folder.")
+        else:
+            write_json(folder / INDEX, self._index.model_dump(mode="json"))
+        self.done = {entry.id for shard in self._index.shards for entry in shard.samples}
+        self.tokens = sum(entry.length for shard in self._index.shards for entry in shard.samples)
+
+    def add(self, sample: Sample) -> None:
+        """Take one sample. Raises UserError for rows that are zero, NaN or infinite, naming sample and boundary."""
+        if sample.id in self.done:
+            raise ValueError(f"sample {sample.id} is written already")
+        _require_sound(sample, self._index.contract)
+        self.done.add(sample.id)
+        self.tokens += len(sample.tokens_T)
+        self._pending.append(sample)
+        if sum(len(held.tokens_T) for held in self._pending) >= self._shard_tokens:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is pending as one shard and list it."""
+        if not self._pending:
+            return
+        name = f"shard-{len(self._index.shards):05d}.safetensors"
+        save_tensors(
+            self.folder / name,
+            {
+                "tokens": torch.cat([sample.tokens_T for sample in self._pending]).int(),
+                "mask": torch.cat([sample.mask_T for sample in self._pending]).to(torch.uint8),
+                "argmax": torch.cat([sample.argmax_T for sample in self._pending]).int(),
+                "states": torch.cat([sample.states_TSH for sample in self._pending]),
+            },
+        )
+        entries, start = [], 0
+        for sample in self._pending:
+            entries.append(Entry(id=sample.id, start=start, length=len(sample.tokens_T)))
+            start += len(sample.tokens_T)
+        shards = (*self._index.shards, Shard(file=name, samples=tuple(entries)))
+        self._index = self._index.model_copy(update={"shards": shards})
+        write_json(self.folder / INDEX, self._index.model_dump(mode="json"))
+        self._pending = []
+
+
+def _require_sound(sample: Sample, contract: Contract) -> None:
+    names = [*(f"B_{tap}" for tap in contract.taps.boundaries), f"B_{contract.target.layers}"]
+    largest_TS = sample.states_TSH.abs().amax(-1).float()
+    bad_TS = ~torch.isfinite(largest_TS) | (largest_TS == 0)
+    if bool(bad_TS.any()):
+        row, state = (int(number) for number in bad_TS.nonzero()[0])
+        kind = "zero" if largest_TS[row, state] == 0 else "NaN or infinite"
+        raise UserError(
+            f"Sample {sample.id}: the state {names[state]} of token {row} is {kind}.",
+            "The target or its weights are broken, or the dtype overflows: try --dtype float32.",
+        )
+
+
+def read_index(folder: Path) -> Index:
+    """Read a folder's index; UserError when there is none or it is broken."""
+    remedy = "Make features with `draftwing capture`."
+    return parse(Index, read_json(folder / INDEX, "feature index", remedy), folder / INDEX)
+
+
+class FeatureStore:
+    """Samples of a folder, ordered by id, mapped from disk: nothing is in memory until it is touched."""
+
+    def __init__(self, folder: Path) -> None:
+        index = read_index(folder)
+        self.contract = index.contract
+        self._tensors: list[dict[str, Tensor]] = []
+        placed: list[tuple[Entry, int]] = []
+        for number, shard in enumerate(index.shards):
+            file = open_tensors(folder / shard.file)
+            self._tensors.append({name: file.get_tensor(name) for name in ("tokens", "mask", "argmax", "states")})
+            placed += [(entry, number) for entry in shard.samples]
+        if not placed:
+            raise UserError(f"{folder} holds no samples.", "Run `draftwing capture` to its end first.")
+        self._placed = sorted(placed, key=lambda pair: pair[0].id)
+
+    def __len__(self) -> int:
+        return len(self._placed)
+
+    def __getitem__(self, number: int) -> Sample:
+        entry, shard = self._placed[number]
+        rows = slice(entry.start, entry.start + entry.length)
+        held = self._tensors[shard]
+        return Sample(entry.id, held["tokens"][rows], held["mask"][rows], held["argmax"][rows], held["states"][rows])
+
+    def __iter__(self) -> Iterator[Sample]:
+        return (self[number] for number in range(len(self)))
+
+    def lengths(self) -> list[int]:
+        """Tokens of each sample."""
+        return [entry.length for entry, _ in self._placed]
+
+    def response_counts(self, vocab_size: int) -> Tensor:
+        """How often each token id occurs in responses: counts [V]."""
+        counts = torch.zeros(vocab_size, dtype=torch.int64)
+        for held in self._tensors:
+            counts += torch.bincount(held["tokens"][held["mask"].bool()].long(), minlength=vocab_size)
+        return counts

@@ -1,0 +1,1 @@
+"""The arithmetic: norm, rope, attention, sampling. Each fast path stands beside its plain reference."""

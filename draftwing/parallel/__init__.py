@@ -1,0 +1,1 @@
+"""Process groups: what several processes need to act as one."""

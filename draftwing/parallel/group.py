@@ -1,0 +1,57 @@
+"""The process group of a `torchrun` launch, or a group of one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Group:
+    """Who this process is among how many."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """True for the process that writes and speaks."""
+        return self.rank == 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The elementwise sum over all processes; the tensor itself in a group of one."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Replace each gradient by its sum over all processes, in one message."""
+        if self.size == 1:
+            return
+        # Every process must send the same layout, so a missing gradient counts as zeros.
+        grads = [parameter.grad if parameter.grad is not None else torch.zeros_like(parameter) for parameter in parameters]
+        flat = self.sum(torch.cat([grad.flatten() for grad in grads]))
+        offset = 0
+        for parameter, grad in zip(parameters, grads, strict=True):
+            parameter.grad = flat[offset : offset + grad.numel()].view_as(grad)
+            offset += grad.numel()
+
+    def close(self) -> None:
+        """Leave the group."""
+        if self.size > 1:
+            dist.destroy_process_group()
+
+
+def join(device: torch.device, timeout_s: float = 600) -> Group:
+    """Join the group that torchrun announces in the environment; alone without one."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        return Group()
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=timeout_s))
+    return Group(dist.get_rank(), size)

@@ -1,0 +1,1 @@
+"""The frozen target: fetched, loaded, run, with every boundary open to a tap."""

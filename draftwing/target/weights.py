@@ -1,0 +1,102 @@
+"""Target weights from safetensors: every tensor used once, checked, and fused where one product serves several."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from draftwing.core.errors import UserError
+from draftwing.formats.tensors import TensorFolder
+from draftwing.target.config import TargetConfig
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One decoder layer. `qkv` and `gate_up` are fused along their output rows."""
+
+    attention_norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+    output: Tensor
+    output_bias: Tensor | None
+    mlp_norm: Tensor
+    gate_up: Tensor
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+
+
+@dataclass(frozen=True)
+class TargetWeights:
+    """The whole target. `head` is the embedding itself when they are tied."""
+
+    embedding: Tensor
+    layers: tuple[LayerWeights, ...]
+    final_norm: Tensor
+    head: Tensor
+    fingerprint: str
+
+
+def load_weights(folder: Path, config: TargetConfig, dtype: torch.dtype, device: torch.device) -> TargetWeights:
+    """Load all tensors in `dtype`. Raises UserError for missing, leftover, misshapen or unreadable ones."""
+    source = TensorFolder(folder)
+    H, V = config.hidden_size, config.vocab_size
+
+    def take(name: str, *shape: int) -> Tensor:
+        return source.take(name, shape).to(device=device, dtype=dtype)
+
+    embedding = take("model.embed_tokens.weight", V, H)
+    layers = tuple(_layer(take, f"model.layers.{index}.", config) for index in range(config.layers))
+    final_norm = take("model.norm.weight", H)
+    if not config.tied:
+        head = take("lm_head.weight", V, H)
+    else:
+        head = embedding
+        if "lm_head.weight" in source.names() and not torch.equal(take("lm_head.weight", V, H), embedding):
+            raise UserError(
+                f"{folder}: config.json ties head and embedding, the weights hold a different head.",
+                "Set tie_word_embeddings to what the model was trained with.",
+            )
+    source.require_nothing_left(harmless=("rotary_emb.inv_freq",))
+    return TargetWeights(embedding, layers, final_norm, head, _fingerprint(embedding, layers, final_norm))
+
+
+def _layer(take, prefix: str, config: TargetConfig) -> LayerWeights:  # type: ignore[no-untyped-def]
+    H, I, D = config.hidden_size, config.intermediate_size, config.head_dim  # noqa: E741
+    rows = {"q": config.heads * D, "k": config.kv_heads * D, "v": config.kv_heads * D}
+    attention, mlp = prefix + "self_attn.", prefix + "mlp."
+
+    def fused(stem: str, names: dict[str, int], width: int | None) -> Tensor:
+        kind, shape = ("bias", ()) if width is None else ("weight", (width,))
+        return torch.cat([take(f"{stem}{name}_proj.{kind}", size, *shape) for name, size in names.items()])
+
+    pair = {"gate": I, "up": I}
+    return LayerWeights(
+        attention_norm=take(prefix + "input_layernorm.weight", H),
+        qkv=fused(attention, rows, H),
+        qkv_bias=fused(attention, rows, None) if config.qkv_bias else None,
+        query_norm=take(attention + "q_norm.weight", D) if config.head_norms else None,
+        key_norm=take(attention + "k_norm.weight", D) if config.head_norms else None,
+        output=take(attention + "o_proj.weight", H, rows["q"]),
+        output_bias=take(attention + "o_proj.bias", H) if config.output_bias else None,
+        mlp_norm=take(prefix + "post_attention_layernorm.weight", H),
+        gate_up=fused(mlp, pair, H),
+        gate_up_bias=fused(mlp, pair, None) if config.mlp_bias else None,
+        down=take(mlp + "down_proj.weight", H, I),
+        down_bias=take(mlp + "down_proj.bias", H) if config.mlp_bias else None,
+    )
+
+
+def _fingerprint(embedding: Tensor, layers: tuple[LayerWeights, ...], final_norm: Tensor) -> str:
+    """Digest of a few tensors rounded to bfloat16, so that it is the same for a load in any dtype."""
+    digest = hashlib.sha256()
+    middle = layers[len(layers) // 2]
+    for tensor in (embedding[:256], layers[0].attention_norm, middle.qkv, layers[-1].down, final_norm):
+        digest.update(tensor.to("cpu", torch.bfloat16).contiguous().view(torch.int16).numpy().tobytes())
+    return digest.hexdigest()

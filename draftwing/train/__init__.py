@@ -1,0 +1,1 @@
+"""The drafter's training: align, dataset, attention, unroll, loss, walk, loop."""
