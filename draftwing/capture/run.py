@@ -37,7 +37,9 @@ class CaptureSettings:
 class Source:
     """Samples of prompts: regenerated answers, or answers that the file holds. One pass each time it is iterated."""
 
-    def __init__(self, backend: Backend, tokenizer: Tokenizer, taps: tuple[int, ...], settings: CaptureSettings) -> None:
+    def __init__(
+        self, backend: Backend, tokenizer: Tokenizer, taps: tuple[int, ...], settings: CaptureSettings
+    ) -> None:
         self._backend, self._tokenizer, self._taps, self._settings = backend, tokenizer, taps, settings
 
     def render(self, prompts: Iterable[Prompt]) -> list[TokenPrompt]:
@@ -45,7 +47,11 @@ class Source:
         kept, long = [], 0
         for prompt in prompts:
             messages = list(prompt.messages)
-            tokens = self._tokenizer.conversation(messages) if self._settings.keep_answers else self._tokenizer.prompt(messages)
+            tokens = (
+                self._tokenizer.conversation(messages)
+                if self._settings.keep_answers
+                else self._tokenizer.prompt(messages)
+            )
             limit = self._settings.context if self._settings.keep_answers else self._settings.max_prompt_tokens
             if len(tokens) <= limit:
                 kept.append(TokenPrompt(prompt.id, tokens))
@@ -54,7 +60,9 @@ class Source:
         if long:
             note(f"Left out {long} prompts that are longer than {limit} tokens.")
         if not kept:
-            raise UserError("Every prompt is longer than the limit.", "Raise --max-prompt-tokens, or give shorter prompts.")
+            raise UserError(
+                "Every prompt is longer than the limit.", "Raise --max-prompt-tokens, or give shorter prompts."
+            )
         return kept
 
     def samples(self, prompts: list[Prompt], rendered: list[TokenPrompt]) -> Iterator[Sample]:

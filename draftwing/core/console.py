@@ -39,7 +39,14 @@ class _Bar:
 @contextmanager
 def progress(title: str, total: float, unit: str) -> Iterator[Meter]:
     """Show a bar with rate and time left. Off a terminal it writes a line now and then instead of moving."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[text]}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[text]}"),
+    )
     if not stderr.is_terminal:
         yield _Lines(title, total, unit)
         return

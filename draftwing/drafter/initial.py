@@ -9,11 +9,11 @@ from draftwing.drafter.config import DrafterConfig
 from draftwing.drafter.model import Drafter
 
 
-def new_drafter(config: DrafterConfig, head_DH: Tensor, final_norm_H: Tensor, feature_scale: float, seed: int) -> Drafter:
+def new_drafter(config: DrafterConfig, head_DH: Tensor, final_norm_H: Tensor, scale_A: Tensor, seed: int) -> Drafter:
     """A fresh drafter whose head starts as the target's head rows and final norm.
 
-    `feature_scale` is the root mean square of the features: fc starts so that its states have unit size,
-    whatever the size of the target's residual stream.
+    `scale_A` is the typical size of each tap (`tap_scale`): fc starts so that every tap has the same say and its
+    states have unit size, whatever the size of the target's residual stream at each boundary.
     """
     generator = torch.Generator().manual_seed(seed)
     drafter = Drafter(config)
@@ -24,8 +24,15 @@ def new_drafter(config: DrafterConfig, head_DH: Tensor, final_norm_H: Tensor, fe
             if name.endswith(("o_proj.weight", "down_proj.weight")):
                 # The layer starts near the identity: what it adds is learned.
                 weight.mul_(0.1)
-        drafter.fc.weight.div_(feature_scale)
+        drafter.fc.weight.unflatten(1, (config.taps, -1)).div_(scale_A[:, None])
         if head_DH.shape[1] == config.hidden_size:
             drafter.lm_head.weight.copy_(head_DH)
             drafter.norm.weight.copy_(final_norm_H)
     return drafter
+
+
+def tap_scale(states_TAH: Tensor) -> Tensor:
+    """Typical root mean square of each tap [A]: the median over tokens, since a few tokens (the first above all)
+    have states a hundred times as large as the others."""
+    scale_A: Tensor = states_TAH.float().square().mean(-1).sqrt().median(0).values
+    return scale_A.clamp_min(1e-6)

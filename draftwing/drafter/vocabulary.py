@@ -58,7 +58,9 @@ def most_frequent(counts_V: Tensor, draft_vocab_size: int) -> VocabularyMap:
     """
     V = len(counts_V)
     if not 0 < draft_vocab_size <= V:
-        raise UserError(f"A draft vocabulary of {draft_vocab_size} does not fit a target of {V} tokens.", f"Choose 1 to {V}.")
+        raise UserError(
+            f"A draft vocabulary of {draft_vocab_size} does not fit a target of {V} tokens.", f"Choose 1 to {V}."
+        )
     chosen = torch.argsort(counts_V, descending=True, stable=True)[:draft_vocab_size]
     return VocabularyMap(chosen.sort().values, V)
 

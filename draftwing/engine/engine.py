@@ -24,9 +24,14 @@ MAX_STEPS = 16
 class Engine:
     """One sequence at a time on slot 0 of a backend. `num_steps` counts draft steps; 0 drafts is `drafter=None`."""
 
-    def __init__(self, backend: Backend, tokenizer: Tokenizer, drafter: LoadedDrafter | None = None, num_steps: int = 3) -> None:
+    def __init__(
+        self, backend: Backend, tokenizer: Tokenizer, drafter: LoadedDrafter | None = None, num_steps: int = 3
+    ) -> None:
         if not 1 <= num_steps <= MAX_STEPS:
-            raise UserError(f"num_steps is {num_steps}.", f"Choose 1 to {MAX_STEPS}; to decode without drafting, leave the drafter out.")
+            raise UserError(
+                f"num_steps is {num_steps}.",
+                f"Choose 1 to {MAX_STEPS}; to decode without drafting, leave the drafter out.",
+            )
         self.backend, self.tokenizer, self.drafter, self.num_steps = backend, tokenizer, drafter, num_steps
         self._proposer = Proposer(drafter, backend.embed, backend.cache.capacity) if drafter else None
         trained = drafter.contract.trained_context if drafter and drafter.contract else backend.cache.capacity
@@ -80,7 +85,9 @@ class Engine:
             if len(sequence.tokens) + self.num_steps <= self._draft_limit:
                 return speculative_step(self.backend, self._proposer, sequence, 0, self.num_steps, self.drafter.taps)
             if not notes:
-                notes.append(f"Past {self._draft_limit} tokens, the drafter's trained context, decoding went on without drafts.")
+                notes.append(
+                    f"Past {self._draft_limit} tokens, the drafter's trained context, decoding went on without drafts."
+                )
         sequence.counters.plain_steps += 1
         return plain_step(self.backend, sequence, 0)
 
@@ -88,9 +95,14 @@ class Engine:
         """Run the prompt and commit the token it yields, which belongs to no cycle."""
         backend, capacity = self.backend, self.backend.cache.capacity
         if len(request.prompt) >= capacity:
-            raise UserError(f"The prompt has {len(request.prompt)} tokens, the context holds {capacity}.", "Shorten the prompt, or raise --context.")
+            raise UserError(
+                f"The prompt has {len(request.prompt)} tokens, the context holds {capacity}.",
+                "Shorten the prompt, or raise --context.",
+            )
         stops = Stops(self.tokenizer.decode, backend.config.eos_ids, request.stop_strings, request.max_new_tokens)
-        draws = None if request.sampling.greedy else uniforms(request.sampling.seed, request.max_new_tokens + MAX_STEPS + 1)
+        draws = (
+            None if request.sampling.greedy else uniforms(request.sampling.seed, request.max_new_tokens + MAX_STEPS + 1)
+        )
         sequence = Sequence(request, list(request.prompt), draws, stops, Counters(self.num_steps))
         backend.cache.rollback(0, 0)
         if self._proposer:

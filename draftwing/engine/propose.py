@@ -31,11 +31,15 @@ class Proposer:
         self._model, self._embed = drafter.model, embed
         weight, config = drafter.model.fc.weight, drafter.model.config
         self._target_ids_D = drafter.vocabulary.target_ids_D.to(weight.device)
-        self._keys_1KCD = torch.zeros(1, config.kv_heads, capacity, config.head_dim, dtype=weight.dtype, device=weight.device)
+        self._keys_1KCD = torch.zeros(
+            1, config.kv_heads, capacity, config.head_dim, dtype=weight.dtype, device=weight.device
+        )
         self._values_1KCD = torch.zeros_like(self._keys_1KCD)
         cos_PD, sin_PD = rotation_table(config.rope, config.head_dim, capacity)
         self._cos_P1D, self._sin_P1D = cos_PD.to(weight)[:, None], sin_PD.to(weight)[:, None]
-        self._later_MM = torch.full((REFEED_ROWS, REFEED_ROWS), float("-inf"), dtype=weight.dtype, device=weight.device).triu(1)
+        self._later_MM = torch.full(
+            (REFEED_ROWS, REFEED_ROWS), float("-inf"), dtype=weight.dtype, device=weight.device
+        ).triu(1)
         self.length = 0
 
     def reset(self) -> None:
@@ -47,7 +51,9 @@ class Proposer:
         """Append rows from the target's features; returns the last row's state [1, H]."""
         for start in range(0, len(next_tokens_M), REFEED_ROWS):
             rows = slice(start, start + REFEED_ROWS)
-            state_MH = self._run(self._model.fuse(features_MF[rows].to(self._cos_P1D.dtype)), next_tokens_M[rows], self.length)
+            state_MH = self._run(
+                self._model.fuse(features_MF[rows].to(self._cos_P1D.dtype)), next_tokens_M[rows], self.length
+            )
             self.length += len(state_MH)
         return state_MH[-1:]
 
@@ -75,7 +81,9 @@ class Proposer:
         self._keys_1KCD[0, :, at:end] = keys_MKD.transpose(0, 1)
         self._values_1KCD[0, :, at:end] = values_MKD.transpose(0, 1)
         queries_1NMD = model.queries(mixed, cos, sin).transpose(0, 1)[None]
-        mixed_1NMD = attention(queries_1NMD, self._keys_1KCD[:, :, :end], self._values_1KCD[:, :, :end], self._mask(M, at))
+        mixed_1NMD = attention(
+            queries_1NMD, self._keys_1KCD[:, :, :end], self._values_1KCD[:, :, :end], self._mask(M, at)
+        )
         return model.finish(state_MH, mixed_1NMD[0].transpose(0, 1).reshape(M, -1))
 
     def _mask(self, M: int, at: int) -> Tensor | None:

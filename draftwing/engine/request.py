@@ -29,7 +29,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Event:
-    """One committed token: its text (may be empty, when a character is not whole yet) and whether the drafter had it."""
+    """One committed token, the text it completes (empty inside a character), and whether the drafter had it."""
 
     token: int
     text: str
@@ -38,7 +38,7 @@ class Event:
 
 @dataclass
 class Counters:
-    """Raw counts of speculation. Tokens after a stop are in none of them, and neither is the token that prefill yields."""
+    """Raw counts of speculation. Tokens after a stop are in none of them, nor is the token that prefill yields."""
 
     num_steps: int
     cycles: int = 0

@@ -49,7 +49,9 @@ def plain_step(backend: Backend, sequence: Sequence, slot: int) -> list[Event]:
     return _emit(sequence, chosen, drafted=0)
 
 
-def speculative_step(backend: Backend, proposer: Proposer, sequence: Sequence, slot: int, num_steps: int, taps: tuple[int, ...]) -> list[Event]:
+def speculative_step(
+    backend: Backend, proposer: Proposer, sequence: Sequence, slot: int, num_steps: int, taps: tuple[int, ...]
+) -> list[Event]:
     """One cycle."""
     base = backend.cache.lengths[slot]
     drafts = _draft(backend, proposer, sequence, num_steps)
@@ -75,7 +77,9 @@ def _draft(backend: Backend, proposer: Proposer, sequence: Sequence, num_steps: 
         device = backend.cache.keys_LSKCD.device
         features = sequence.fresh_features
         drafts = proposer.propose(
-            features[0] if len(features) == 1 else torch.cat(features), torch.tensor(sequence.fresh_tokens, device=device), num_steps
+            features[0] if len(features) == 1 else torch.cat(features),
+            torch.tensor(sequence.fresh_tokens, device=device),
+            num_steps,
         )
         sequence.fresh_features, sequence.fresh_tokens = [], []
         return drafts
@@ -83,7 +87,9 @@ def _draft(backend: Backend, proposer: Proposer, sequence: Sequence, num_steps: 
 
 def _forward(backend: Backend, sequence: Sequence, slot: int, tokens: list[int], taps: tuple[int, ...]) -> Forward:
     with _timed(sequence, "target_s"):
-        return backend.forward(torch.tensor([tokens], device=backend.cache.keys_LSKCD.device), range(slot, slot + 1), taps=taps)
+        return backend.forward(
+            torch.tensor([tokens], device=backend.cache.keys_LSKCD.device), range(slot, slot + 1), taps=taps
+        )
 
 
 def choose_tokens(out: Forward, sequence: Sequence) -> list[int]:
@@ -93,7 +99,10 @@ def choose_tokens(out: Forward, sequence: Sequence) -> list[int]:
     # argmax ranks NaN first, so looking at the best entries finds a NaN anywhere in a row.
     best_M = logits_MV.argmax(-1)
     if not torch.isfinite(logits_MV.gather(-1, best_M[:, None])).all():
-        raise UserError("The target's logits are NaN or infinite.", "Its weights are damaged or its dtype overflows: try --dtype float32.")
+        raise UserError(
+            "The target's logits are NaN or infinite.",
+            "Its weights are damaged or its dtype overflows: try --dtype float32.",
+        )
     if sequence.request.sampling.greedy:
         chosen: list[int] = best_M.tolist()
         return chosen

@@ -16,7 +16,13 @@ class Stops:
     all that follows), `max_new_tokens` tokens.
     """
 
-    def __init__(self, decode: Callable[[list[int]], str], eos_ids: tuple[int, ...], stop_strings: tuple[str, ...], max_new_tokens: int) -> None:
+    def __init__(
+        self,
+        decode: Callable[[list[int]], str],
+        eos_ids: tuple[int, ...],
+        stop_strings: tuple[str, ...],
+        max_new_tokens: int,
+    ) -> None:
         self._decode, self._eos_ids, self._strings, self._max = decode, eos_ids, stop_strings, max_new_tokens
         self._longest = max(map(len, stop_strings), default=0)
         self._tokens: list[int] = []

@@ -11,8 +11,6 @@ from draftwing.core.errors import UserError
 from draftwing.formats.files import read_json, write_json
 
 CONTRACT_FILE = "contract.json"
-VERSION = 1
-
 Kind = TypeVar("Kind", bound=BaseModel)
 
 
@@ -43,7 +41,7 @@ class Taps(_Strict):
 class Contract(_Strict):
     """The part that capture knows."""
 
-    version: Literal[1] = VERSION
+    version: Literal[1] = 1
     target: TargetIdentity
     taps: Taps
     last_state: Literal["before_final_norm"] = "before_final_norm"
@@ -53,14 +51,14 @@ class Contract(_Strict):
 class DrafterContract(_Strict):
     """The capture contract and what training added; the drafter's own sizes and rope are in its config.json."""
 
-    version: Literal[1] = VERSION
+    version: Literal[1] = 1
     capture: Contract
     vocab_map_digest: str
     trained_context: int
     train_depth: int
     trained_tokens: int
     position_acceptances: tuple[float, ...]
-    accept_length: float
+    accept_length: float | None
 
 
 def write_contract(folder: Path, contract: Contract | DrafterContract) -> None:
@@ -81,7 +79,9 @@ def parse(kind: type[Kind], raw: object, place: Path) -> Kind:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "file"
-        raise UserError(f"{place}: {where}: {first['msg']}.", "It was edited or written by another version: make it anew.") from None
+        raise UserError(
+            f"{place}: {where}: {first['msg']}.", "It was edited or written by another version: make it anew."
+        ) from None
 
 
 def require_same_target(ours: TargetIdentity, stated: TargetIdentity, what: str) -> None:

@@ -29,7 +29,9 @@ def whole_file(path: Path) -> Iterator[Path]:
         temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:
-        raise UserError(f"Writing {path} failed: {error.strerror or error}.", "Free some space or choose another folder.") from error
+        raise UserError(
+            f"Writing {path} failed: {error.strerror or error}.", "Free some space or choose another folder."
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -69,5 +71,6 @@ def require_room(folder: Path, need: int, step: Callable[[str], None]) -> None:
     if need > free:
         raise UserError(
             f"{folder} has {free / 1e9:.2f} GB free and this may need {need / 1e9:.2f} GB.",
-            "Choose another folder, fewer prompts (--limit), shorter answers (--max-new-tokens), or train with --on-the-fly.",
+            "Choose another folder, fewer prompts (--limit) or shorter answers (--max-new-tokens), "
+            "or train with --on-the-fly.",
         )

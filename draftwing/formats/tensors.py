@@ -70,7 +70,10 @@ class TensorFolder:
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Return the mapped tensor and strike it off; UserError when it is missing or has another shape."""
         if name not in self._place:
-            raise UserError(f"{self.folder} lacks the tensor {name}.", "A missing weight is never made up: get the whole checkpoint.")
+            raise UserError(
+                f"{self.folder} lacks the tensor {name}.",
+                "A missing weight is never made up: get the whole checkpoint.",
+            )
         try:
             tensor: Tensor = self._place.pop(name).get_tensor(name)
         except (SafetensorError, OSError, RuntimeError) as error:

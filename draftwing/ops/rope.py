@@ -55,13 +55,16 @@ def rope_from_config(config: dict[str, Any]) -> Rope:
     bases = {float(place["rope_theta"]) for place in (config, nested) if place.get("rope_theta") is not None}
     if len(bases) != 1:
         problem = f"states two rope bases, {sorted(bases)}" if bases else "states no rope base (rope_theta)"
-        raise UserError(f"The config {problem}.", "Put the one base it was trained with into config.json as rope_theta.")
+        raise UserError(
+            f"The config {problem}.", "Put the one base it was trained with into config.json as rope_theta."
+        )
     fields = {_RENAMED.get(key, key): value for key, value in nested.items() if value is not None}
     fields["theta"] = bases.pop()
     kind = fields.setdefault("kind", "default")
     if kind not in RopeKind.__args__:  # type: ignore[attr-defined]
         raise UserError(
-            f"Rope of kind {kind!r} is not implemented.", f"Use a model with one of {', '.join(RopeKind.__args__)}."  # type: ignore[attr-defined]
+            f"Rope of kind {kind!r} is not implemented.",
+            f"Use a model with one of {', '.join(RopeKind.__args__)}.",  # type: ignore[attr-defined]
         )
     unknown = sorted(set(fields) - set(Rope.model_fields))
     if unknown:
@@ -69,13 +72,18 @@ def rope_from_config(config: dict[str, Any]) -> Rope:
             f"The config's rope has keys that are not known here: {', '.join(unknown)}.",
             "Remove them if they change nothing, or ask for support.",
         )
-    needs = {"llama3": ("original_max_position", "low_freq_factor", "high_freq_factor"), "yarn": ("original_max_position",)}
+    needs = {
+        "llama3": ("original_max_position", "low_freq_factor", "high_freq_factor"),
+        "yarn": ("original_max_position",),
+    }
     if kind == "yarn" and "original_max_position" not in fields and config.get("max_position_embeddings"):
         # transformers takes max_position_embeddings as the original length when it is not stated.
         fields["original_max_position"] = int(config["max_position_embeddings"])
     missing = [name for name in needs.get(kind, ()) if fields.get(name) is None]
     if missing:
-        raise UserError(f"Rope of kind {kind} lacks {', '.join(missing)}.", "Add them to rope_parameters in config.json.")
+        raise UserError(
+            f"Rope of kind {kind} lacks {', '.join(missing)}.", "Add them to rope_parameters in config.json."
+        )
     return Rope(**fields)
 
 

@@ -52,7 +52,7 @@ def distribution(logits_RV: Tensor, sampling: Sampling) -> Tensor:
         logits = logits.masked_fill(logits < kth, float("-inf"))
     probabilities = logits.softmax(-1)
     if sampling.top_p < 1:
-        sorted_, order = probabilities.sort(-1, descending=True, stable=True)
+        sorted_, order = probabilities.sort(dim=-1, descending=True, stable=True)
         # The token that crosses the bound is kept: what stands before it must be short of top_p.
         kept = sorted_.cumsum(-1) - sorted_ < sampling.top_p
         probabilities = torch.zeros_like(probabilities).scatter(-1, order, sorted_ * kept)

@@ -35,7 +35,9 @@ class Group:
         if self.size == 1:
             return
         # Every process must send the same layout, so a missing gradient counts as zeros.
-        grads = [parameter.grad if parameter.grad is not None else torch.zeros_like(parameter) for parameter in parameters]
+        grads = [
+            parameter.grad if parameter.grad is not None else torch.zeros_like(parameter) for parameter in parameters
+        ]
         flat = self.sum(torch.cat([grad.flatten() for grad in grads]))
         offset = 0
         for parameter, grad in zip(parameters, grads, strict=True):

@@ -14,7 +14,16 @@ from draftwing.core.errors import UserError
 class Cache:
     """Keys and values of S independent sequences; a slot's entries past its length are never read as live."""
 
-    def __init__(self, layers: int, slots: int, kv_heads: int, capacity: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        layers: int,
+        slots: int,
+        kv_heads: int,
+        capacity: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
         shape = (layers, slots, kv_heads, capacity, head_dim)
         # Zeros, not garbage: in a batch, masked entries are multiplied by a weight of exactly 0, and 0 x NaN is NaN.
         self.keys_LSKCD: Tensor = torch.zeros(shape, dtype=dtype, device=device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,15 @@ FAMILIES = {
 
 # Keys that change no number that this decoder computes.
 _HARMLESS = frozenset(
-    """_name_or_path _attn_implementation architectures attention_dropout bad_words_ids bos_token_id chunk_size_feed_forward
-    dtype initializer_range is_decoder is_encoder_decoder is_llama_config keys_to_ignore_at_inference layer_types
-    max_window_layers model_type num_hidden_layers_original output_attentions output_hidden_states pad_token_id pretraining_tp
-    return_dict rope_interleaved rope_theta rope_scaling rope_parameters tie_word_embeddings torch_dtype transformers.js_config
-    transformers_version unk_token_id use_cache use_sliding_window sliding_window vocab_size id2label label2id problem_type
-    cross_attention_hidden_size add_cross_attention tokenizer_class task_specific_params quantization_config""".split()
+    """_name_or_path _attn_implementation architectures attention_dropout bos_token_id chunk_size_feed_forward dtype
+    initializer_range is_llama_config keys_to_ignore_at_inference layer_types max_window_layers model_type
+    output_attentions output_hidden_states pad_token_id pretraining_tp quantization_config return_dict
+    rope_interleaved rope_parameters rope_scaling rope_theta sliding_window tie_word_embeddings tokenizer_class
+    torch_dtype transformers.js_config transformers_version unk_token_id use_cache use_sliding_window""".split()
 )
 _READ = frozenset(
     """hidden_size num_hidden_layers num_attention_heads num_key_value_heads head_dim intermediate_size rms_norm_eps
-    max_position_embeddings attention_bias mlp_bias hidden_act eos_token_id""".split()
+    max_position_embeddings attention_bias mlp_bias hidden_act eos_token_id vocab_size""".split()
 )
 
 
@@ -80,7 +80,10 @@ def parse_target_config(raw: dict[str, Any], name: str, ignore_keys: tuple[str, 
         raise UserError(f"{name} is quantised (quantization_config).", "Give its unquantised safetensors.")
     if raw.get("hidden_act", "silu") != "silu":
         raise UserError(f"{name} uses the activation {raw['hidden_act']!r}.", "Only silu is implemented.")
-    sizes = {key: _required(raw, key, name) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")}
+    sizes = {
+        key: _required(raw, key, name)
+        for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+    }
     heads = int(sizes["num_attention_heads"])
     bias = bool(raw.get("attention_bias", False))
     eos = raw.get("eos_token_id")
@@ -135,8 +138,8 @@ def default_taps(config: TargetConfig) -> tuple[int, int, int]:
 
 def require_taps(taps: tuple[int, ...], layers: int) -> None:
     """UserError unless taps are boundaries 0..n, strictly rising."""
-    if not taps or any(not 0 <= tap <= layers for tap in taps) or any(a >= b for a, b in zip(taps, taps[1:], strict=False)):
+    if not taps or any(not 0 <= tap <= layers for tap in taps) or any(a >= b for a, b in pairwise(taps)):
         raise UserError(
             f"Taps {list(taps)} do not fit a target of {layers} layers.",
-            f"Taps are boundaries: distinct numbers from 0 (embedding) to {layers} (before the final norm), low to high.",
+            f"Taps are boundaries, low to high: numbers from 0 (embedding) to {layers} (before the final norm).",
         )

@@ -80,7 +80,15 @@ class Decoder:
         return self._cos_P1D[at_BM], self._sin_P1D[at_BM]
 
     def _attend(
-        self, index: int, layer: LayerWeights, hidden: Tensor, slots: range, starts: list[int], cos: Tensor, sin: Tensor, mask: Tensor | None
+        self,
+        index: int,
+        layer: LayerWeights,
+        hidden: Tensor,
+        slots: range,
+        starts: list[int],
+        cos: Tensor,
+        sin: Tensor,
+        mask: Tensor | None,
     ) -> Tensor:
         B, M, _ = hidden.shape
         N, K, D = self.config.heads, self.config.kv_heads, self.config.head_dim
@@ -89,16 +97,23 @@ class Decoder:
         qkv_BMND = F.linear(normed, layer.qkv, layer.qkv_bias).view(B, M, N + 2 * K, D)
         qk = qkv_BMND[:, :, : N + K]
         if layer.query_norm is not None and layer.key_norm is not None:
-            qk = torch.cat([rms_norm(qk[:, :, :N], layer.query_norm, eps), rms_norm(qk[:, :, N:], layer.key_norm, eps)], 2)
+            qk = torch.cat(
+                [rms_norm(qk[:, :, :N], layer.query_norm, eps), rms_norm(qk[:, :, N:], layer.key_norm, eps)], 2
+            )
         qk = rotate(qk, cos, sin)
         keys, values = self._append(index, slots, starts, qk[:, :, N:], qkv_BMND[:, :, N + K :])
         mixed_BNMD = attention(qk[:, :, :N].transpose(1, 2), keys, values, mask)
         return F.linear(mixed_BNMD.transpose(1, 2).reshape(B, M, N * D), layer.output, layer.output_bias)
 
-    def _append(self, index: int, slots: range, starts: list[int], keys_BMKD: Tensor, values_BMKD: Tensor) -> tuple[Tensor, Tensor]:
+    def _append(
+        self, index: int, slots: range, starts: list[int], keys_BMKD: Tensor, values_BMKD: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Write the new entries and return views [B, K, T, D] of all live ones."""
         M, end = keys_BMKD.shape[1], max(starts) + keys_BMKD.shape[1]
-        stores = (self.cache.keys_LSKCD[index, slots.start : slots.stop], self.cache.values_LSKCD[index, slots.start : slots.stop])
+        stores = (
+            self.cache.keys_LSKCD[index, slots.start : slots.stop],
+            self.cache.values_LSKCD[index, slots.start : slots.stop],
+        )
         for store_BKCD, new_BMKD in zip(stores, (keys_BMKD, values_BMKD), strict=True):
             if min(starts) == max(starts):
                 store_BKCD[:, :, starts[0] : end] = new_BMKD.transpose(1, 2)

@@ -27,7 +27,10 @@ def target_folder(name: str) -> Path:
     if Path(name).is_dir():
         return Path(name)
     if Path(name).exists() or name.startswith((".", "/", "~")) or name.count("/") != 1:
-        raise UserError(f"There is no model folder {name}.", "Give a folder with config.json, a hub id like org/model, or 'default'.")
+        raise UserError(
+            f"There is no model folder {name}.",
+            "Give a folder with config.json, a hub id like org/model, or 'default'.",
+        )
     return pull_hub(name)
 
 

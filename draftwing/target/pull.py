@@ -42,10 +42,17 @@ def pull_hub(name: str) -> Path:
     from huggingface_hub import snapshot_download  # noqa: PLC0415 (slow import, only for hub ids)
 
     try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.jinja", "tokenizer*", "*.model", "*.txt"]))
+        return Path(
+            snapshot_download(
+                name, allow_patterns=["*.json", "*.safetensors", "*.jinja", "tokenizer*", "*.model", "*.txt"]
+            )
+        )
     except Exception as error:  # every client and network error of the hub library means the same to the user
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"The model {name} could not be fetched: {reason}.", "Check the name and the network, or give a local folder.") from None
+        raise UserError(
+            f"The model {name} could not be fetched: {reason}.",
+            "Check the name and the network, or give a local folder.",
+        ) from None
 
 
 def convert_llama_gguf(gguf: Path, folder: Path) -> None:
@@ -61,7 +68,10 @@ def convert_llama_gguf(gguf: Path, folder: Path) -> None:
     except (ValueError, KeyError, IndexError, OSError) as error:
         raise UserError(f"{gguf} is not a whole GGUF file ({error}).", "Delete it and fetch it again.") from None
     if fields.get("general.architecture") != "llama":
-        raise UserError(f"{gguf} holds the architecture {fields.get('general.architecture')!r}.", "Only Llama GGUF files are converted.")
+        raise UserError(
+            f"{gguf} holds the architecture {fields.get('general.architecture')!r}.",
+            "Only Llama GGUF files are converted.",
+        )
     config = _config_of(fields)
     save_tensors(folder / "model.safetensors", _tensors_of(reader, config))
     _save_tokenizer(gguf, folder)

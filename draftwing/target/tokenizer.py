@@ -18,7 +18,9 @@ class Tokenizer:
         try:
             self._inner: Any = AutoTokenizer.from_pretrained(folder)
         except (OSError, ValueError, KeyError) as error:
-            raise UserError(f"{folder} has no usable tokenizer ({str(error).splitlines()[0]}).", "Get tokenizer.json of this model.") from None
+            raise UserError(
+                f"{folder} has no usable tokenizer ({str(error).splitlines()[0]}).", "Get tokenizer.json of this model."
+            ) from None
         self.template: str | None = self._inner.chat_template
         self.digest = _digest_of_files(folder)
         self.template_digest = hashlib.sha256((self.template or "").encode()).hexdigest()
@@ -33,11 +35,18 @@ class Tokenizer:
 
     def _render(self, messages: list[dict[str, str]], *, generation_prompt: bool) -> list[int]:
         if not self.template:
-            raise UserError("The target's tokenizer has no chat template.", "Use an instruct model, or add chat_template.jinja to its folder.")
+            raise UserError(
+                "The target's tokenizer has no chat template.",
+                "Use an instruct model, or add chat_template.jinja to its folder.",
+            )
         try:
-            ids = self._inner.apply_chat_template(messages, add_generation_prompt=generation_prompt, tokenize=True, return_dict=False)
+            ids = self._inner.apply_chat_template(
+                messages, add_generation_prompt=generation_prompt, tokenize=True, return_dict=False
+            )
         except Exception as error:  # a template is a program of the model's author: it may raise anything
-            raise UserError(f"The chat template refuses these messages: {error}.", "Check their roles and order.") from None
+            raise UserError(
+                f"The chat template refuses these messages: {error}.", "Check their roles and order."
+            ) from None
         return [int(token) for token in ids]
 
     def decode(self, tokens: list[int]) -> str:

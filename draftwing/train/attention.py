@@ -24,14 +24,18 @@ from torch.utils.checkpoint import checkpoint
 BLOCK = 512
 
 
-def chain_attention(q_nND: Tensor, first: int, k_TKD: Tensor, v_TKD: Tensor, diagonals: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Attend query rows first..first+n-1; `diagonals` are (keys, values) [n, K, D] of steps 1..j. Returns [n, N * D]."""
+def chain_attention(
+    q_nND: Tensor, first: int, k_TKD: Tensor, v_TKD: Tensor, diagonals: list[tuple[Tensor, Tensor]]
+) -> Tensor:
+    """Attend query rows first..first+n-1; `diagonals`: (keys, values) [n, K, D] of steps 1..j. Returns [n, N * D]."""
     out = []
     for start in range(0, len(q_nND), BLOCK):
         rows = slice(start, min(start + BLOCK, len(q_nND)))
         end = first + rows.stop
         parts = [tensor[rows] for pair in diagonals for tensor in pair]
-        out.append(checkpoint(_block, q_nND[rows], first + start, k_TKD[:end], v_TKD[:end], *parts, use_reentrant=False))
+        out.append(
+            checkpoint(_block, q_nND[rows], first + start, k_TKD[:end], v_TKD[:end], *parts, use_reentrant=False)
+        )
     return torch.cat(out)
 
 
@@ -51,7 +55,9 @@ def _block(q_nND: Tensor, first: int, k_TKD: Tensor, v_TKD: Tensor, *parts: Tens
     return out_KGnD.permute(2, 0, 1, 3).reshape(n, N * D)
 
 
-def chain_attention_reference(q_nND: Tensor, first: int, k_TKD: Tensor, v_TKD: Tensor, diagonals: list[tuple[Tensor, Tensor]]) -> Tensor:
+def chain_attention_reference(
+    q_nND: Tensor, first: int, k_TKD: Tensor, v_TKD: Tensor, diagonals: list[tuple[Tensor, Tensor]]
+) -> Tensor:
     """Row by row and head by head, keys gathered as the drawing says."""
     n, N, D = q_nND.shape
     K = k_TKD.shape[1]

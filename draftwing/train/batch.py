@@ -72,9 +72,13 @@ def make_batch(samples: list[Sample], vocabulary: VocabularyMap, depth: int) -> 
                 "position_R": torch.arange(rows.stop),
                 "query_Q": t_Q + keys,
                 "token_JQ": tokens_T[(ahead_JQ + 1).clamp(max=T - 1)],
-                "counts_JQ": torch.stack([counted(sample.mask_T, sample.argmax_T, member_V, rows, step) for step in range(depth)]),
+                "counts_JQ": torch.stack(
+                    [counted(sample.mask_T, sample.argmax_T, member_V, rows, step) for step in range(depth)]
+                ),
                 "learns_JQ": (ahead_JQ + 1).clamp(max=last_teacher) - rows.start - 1 + teachers,
-                "drafts_right_JQ": draft_ids_V[tokens_T[(ahead_JQ + 2).clamp(max=T - 1)]].masked_fill(ahead_JQ + 2 >= T, -1),
+                "drafts_right_JQ": draft_ids_V[tokens_T[(ahead_JQ + 2).clamp(max=T - 1)]].masked_fill(
+                    ahead_JQ + 2 >= T, -1
+                ),
                 "teacher_states_PH": sample.states_TSH[rows.start + 1 : last_teacher + 1, -1],
             }
         )

@@ -27,7 +27,14 @@ class HeldOut:
 
 
 @torch.no_grad()
-def evaluate(drafter: Drafter, teacher: Teacher, vocabulary: VocabularyMap, samples: Iterable[Sample], steps: int, dtype: torch.dtype) -> HeldOut:
+def evaluate(
+    drafter: Drafter,
+    teacher: Teacher,
+    vocabulary: VocabularyMap,
+    samples: Iterable[Sample],
+    steps: int,
+    dtype: torch.dtype,
+) -> HeldOut:
     """Walk every response of `samples` with up to `steps` drafts a cycle."""
     unroller = Unroller(drafter, teacher.embedding_VH)
     cycles = Cycles(steps)
@@ -49,4 +56,6 @@ def evaluate(drafter: Drafter, teacher: Teacher, vocabulary: VocabularyMap, samp
 
 
 def _choices(drafter: Drafter, state_QH: Tensor) -> Tensor:
-    return torch.cat([drafter.logits(state_QH[start : start + CHUNK]).argmax(-1) for start in range(0, len(state_QH), CHUNK)])
+    return torch.cat(
+        [drafter.logits(state_QH[start : start + CHUNK]).argmax(-1) for start in range(0, len(state_QH), CHUNK)]
+    )

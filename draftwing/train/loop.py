@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,16 +57,32 @@ class Trainer:
     """Trains one drafter on one source of samples."""
 
     def __init__(
-        self, drafter: Drafter, teacher: Teacher, vocabulary: VocabularyMap, settings: TrainSettings, *, dtype: torch.dtype, group: Group | None = None
+        self,
+        drafter: Drafter,
+        teacher: Teacher,
+        vocabulary: VocabularyMap,
+        settings: TrainSettings,
+        *,
+        dtype: torch.dtype,
+        group: Group | None = None,
     ) -> None:
         self.drafter, self.progress = drafter, Progress()
         self._teacher, self._vocabulary, self._settings, self._dtype = teacher, vocabulary, settings, dtype
         self._group = group or Group()
         self._unroller = Unroller(drafter, teacher.embedding_VH)
         self._optimizer = Optimizer(drafter, settings.muon_lr, settings.adam_lr, settings.weight_decay, settings.warmup)
-        self._weights_J = torch.tensor([settings.step_weight**step for step in range(settings.depth)], device=teacher.embedding_VH.device)
+        self._weights_J = torch.tensor(
+            [settings.step_weight**step for step in range(settings.depth)], device=teacher.embedding_VH.device
+        )
 
-    def run(self, source: SampleSource, heldout: SampleSource | None, checkpoint: Path | None, meter: Meter, checkpoint_s: float = 300) -> HeldOut | None:
+    def run(
+        self,
+        source: SampleSource,
+        heldout: SampleSource | None,
+        checkpoint: Path | None,
+        meter: Meter,
+        checkpoint_s: float = 300,
+    ) -> HeldOut | None:
         """Train to the end from wherever `progress` stands; returns the last held-out figures."""
         settings, progress = self._settings, self.progress
         lengths, saved, figures = source.lengths(), time.monotonic(), None
@@ -82,7 +97,9 @@ class Trainer:
                 losses = self.train_batch(source, numbers, (done + 1) / total)
                 done, progress.batch, progress.tokens = done + 1, progress.batch + 1, progress.tokens + tokens
                 progress.losses.append(losses)
-                meter.advance(tokens, f"epoch {progress.epoch + 1}, losses {' '.join(f'{loss:.3f}' for loss in losses)}")
+                meter.advance(
+                    tokens, f"epoch {progress.epoch + 1}, losses {' '.join(f'{loss:.3f}' for loss in losses)}"
+                )
                 if checkpoint and time.monotonic() - saved > checkpoint_s:
                     self.save(checkpoint)
                     saved = time.monotonic()
@@ -105,7 +122,9 @@ class Trainer:
             sums[1] = counts_J
         counted_J = self._group.sum(sums[1].clone()).clamp(min=1)
         if batch is not None:
-            losses = chain_losses(self._unroller, self.drafter, batch, self._teacher.probabilities(batch.teacher_states_PH), depth)
+            losses = chain_losses(
+                self._unroller, self.drafter, batch, self._teacher.probabilities(batch.teacher_states_PH), depth
+            )
             (losses.loss_J * (self._weights_J / counted_J)).sum().backward()
             sums[0] = losses.loss_J.detach()
         parameters = list(self.drafter.parameters())
@@ -114,7 +133,10 @@ class Trainer:
         self._optimizer.step(share)
         mean_J = self._group.sum(sums[0]) / counted_J
         if not torch.isfinite(mean_J).all():
-            raise UserError("The loss is no longer finite.", "Lower --muon-lr or --adam-lr, or train in float32; the last checkpoint is whole.")
+            raise UserError(
+                "The loss is no longer finite.",
+                "Lower --muon-lr or --adam-lr, or train in float32; the last checkpoint is whole.",
+            )
         return [float(loss) for loss in mean_J]
 
     def evaluate(self, heldout: SampleSource) -> HeldOut:
@@ -151,13 +173,19 @@ class Trainer:
         except (OSError, RuntimeError, EOFError, ValueError) as error:
             raise UserError(f"The checkpoint {path} can not be read ({error}).", "Delete it to start again.") from None
         if state["settings"] != self._settings_digest():
-            raise UserError(f"The checkpoint {path} is of a run with other settings or another vocabulary.", "Repeat them, or choose another output folder.")
+            raise UserError(
+                f"The checkpoint {path} is of a run with other settings or another vocabulary.",
+                "Repeat them, or choose another output folder.",
+            )
         self.drafter.load_state_dict(state["drafter"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.progress = Progress(**state["progress"])
 
     def _settings_digest(self) -> str:
-        return digest_of({**self._settings.model_dump(), "vocabulary": self._vocabulary.digest, "drafter": self.drafter.config.model_dump()})
-
-
-MakeMeter = Callable[[str, float, str], Any]
+        return digest_of(
+            {
+                **self._settings.model_dump(),
+                "vocabulary": self._vocabulary.digest,
+                "drafter": self.drafter.config.model_dump(),
+            }
+        )

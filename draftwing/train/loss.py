@@ -22,7 +22,9 @@ class _SoftCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x_RH: Tensor, head_VH: Tensor, teacher_PV: Tensor, learns_R: Tensor, chosen_R: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, x_RH: Tensor, head_VH: Tensor, teacher_PV: Tensor, learns_R: Tensor, chosen_R: Tensor
+    ) -> Tensor:
         head = head_VH.to(x_RH.dtype)
         grad_x, grad_head = torch.empty_like(x_RH), torch.zeros_like(head_VH)
         total = torch.zeros((), dtype=torch.float64, device=x_RH.device)
@@ -56,7 +58,9 @@ def soft_cross_entropy(x_RH: Tensor, head_VH: Tensor, teacher_PV: Tensor, learns
     return loss, chosen_R
 
 
-def soft_cross_entropy_reference(x_RH: Tensor, head_VH: Tensor, teacher_PV: Tensor, learns_R: Tensor) -> tuple[Tensor, Tensor]:
+def soft_cross_entropy_reference(
+    x_RH: Tensor, head_VH: Tensor, teacher_PV: Tensor, learns_R: Tensor
+) -> tuple[Tensor, Tensor]:
     """The same in two lines, all logits at once."""
     log_q_RV = (x_RH @ head_VH.T).log_softmax(-1)
     return -(teacher_PV[learns_R] * log_q_RV).sum(), log_q_RV.argmax(-1)

@@ -14,7 +14,8 @@ class Optimizer:
     """Both optimisers as one. `share` is how much of the run is done, in [0, 1]."""
 
     def __init__(self, drafter: Drafter, muon_lr: float, adam_lr: float, weight_decay: float, warmup: float) -> None:
-        matrices, others = [], []
+        matrices: list[torch.nn.Parameter] = []
+        others: list[torch.nn.Parameter] = []
         for name, parameter in drafter.named_parameters():
             (matrices if parameter.ndim == 2 and not name.startswith("lm_head") else others).append(parameter)
         self._muon = torch.optim.Muon(matrices, lr=muon_lr, weight_decay=weight_decay)

@@ -63,7 +63,11 @@ class Unroller:
             queries = drafter.queries(mixed_QE, cos, sin)
             attended = [
                 chain_attention(
-                    queries[span.queries], span.first, keys[span.keys], values[span.keys], [(k[span.queries], v[span.queries]) for k, v in own]
+                    queries[span.queries],
+                    span.first,
+                    keys[span.keys],
+                    values[span.keys],
+                    [(k[span.queries], v[span.queries]) for k, v in own],
                 )
                 for span in batch.spans
             ]
@@ -88,7 +92,9 @@ def chain_losses(unroller: Unroller, drafter: Drafter, batch: Batch, teacher_PV:
     losses, counts, rights = [], [], []
     for step, state_QH in enumerate(unroller.states(batch, depth)):
         rows = batch.counts_JQ[step]
-        loss, chosen = soft_cross_entropy(drafter.norm(state_QH[rows]), drafter.lm_head.weight, teacher_PV, batch.learns_JQ[step][rows])
+        loss, chosen = soft_cross_entropy(
+            drafter.norm(state_QH[rows]), drafter.lm_head.weight, teacher_PV, batch.learns_JQ[step][rows]
+        )
         losses.append(loss)
         counts.append(rows.sum())
         rights.append((chosen == batch.drafts_right_JQ[step][rows]).sum())

@@ -33,7 +33,7 @@ class Cycles:
 
     @property
     def position_acceptances(self) -> list[float]:
-        """a_i: of the cycles whose first i drafts were accepted (and that had one more to judge), the share that took draft i + 1."""
+        """a_i: of the cycles whose first i drafts were accepted, with one more to judge, the share that took it."""
         return [hit / seen if seen else float("nan") for hit, seen in zip(self.accepted, self.reached, strict=True)]
 
 

@@ -1,0 +1,164 @@
+"""`draftwing bench`: with and without the drafter, in one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from draftwing.cli import options
+from draftwing.cli.boundary import print_json, verb
+from draftwing.core.console import note, progress
+from draftwing.core.errors import UserError
+
+if TYPE_CHECKING:
+    from draftwing.capture.prompts import Prompt
+    from draftwing.cli.parts import Loaded
+    from draftwing.engine.request import Request
+    from draftwing.ops.sampling import Sampling
+
+
+@verb
+def bench(
+    prompts: options.Prompts = "sharegpt",
+    split: options.Split = "heldout",
+    limit: options.Limit = 20,
+    target: options.Target = "default",
+    drafter: options.Drafter = "default",
+    num_steps: options.NumSteps = 3,
+    max_prompt_tokens: Annotated[int, typer.Option(min=1, help="Leave out prompts that are longer.")] = 512,
+    max_new_tokens: options.MaxNew = 256,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    seed: options.Seed = 0,
+    record: Annotated[Path | None, typer.Option(help="Write the record here [default: runs/bench-DATE.json].")] = None,
+    context: options.Context = None,
+    taps_convention: options.Convention = None,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "auto",
+    threads: options.Threads = 0,
+    ignore_config_key: options.IgnoreKey = None,
+    json: options.Json = False,
+) -> None:
+    """Answer held-out prompts with and without the drafter, sides alternating, and compare.
+
+    Example: `draftwing bench --prompts humaneval --split all --limit 20`
+    """
+    from draftwing.cli import parts  # noqa: PLC0415
+    from draftwing.core.provenance import here  # noqa: PLC0415
+    from draftwing.formats.files import digest_of  # noqa: PLC0415
+    from draftwing.formats.records import Record, write_record  # noqa: PLC0415
+    from draftwing.measure.bench import figures, raw_samples, run_pairs  # noqa: PLC0415
+    from draftwing.ops.sampling import Sampling  # noqa: PLC0415
+
+    used = parts.set_threads(threads)
+    sampling = Sampling(temperature, top_k, top_p, min_p, seed)
+    chosen = parts.parse_prompts(prompts, split, None)
+    loaded = parts.open_target(target, dtype, device, ignore_config_key)
+    with_drafter = parts.open_drafter(drafter, loaded, taps_convention)
+    engine = parts.make_engine(loaded, with_drafter, num_steps, context)
+    requests = _requests(chosen, loaded, limit, max_prompt_tokens, max_new_tokens, sampling)
+    with progress("bench", len(requests), "prompts") as meter:
+        pairs = run_pairs(engine, requests, meter)
+    summary = figures(pairs, num_steps)
+    settings: dict[str, Any] = {
+        "prompts": prompts,
+        "split": split,
+        "drafter": drafter,
+        "num_steps": num_steps,
+        "max_prompt_tokens": max_prompt_tokens,
+        "max_new_tokens": max_new_tokens,
+        "sampling": vars(sampling),
+        "dtype": str(loaded.target.weights.head.dtype).removeprefix("torch."),
+        "device": str(loaded.target.weights.head.device),
+        "backend": "torch",
+    }
+    kept = Record(
+        kind="bench",
+        provenance=here(used),
+        settings=settings,
+        digests={
+            "target": loaded.target.weights.fingerprint,
+            "vocabulary_map": with_drafter.vocabulary.digest,
+            "prompts": digest_of(sorted(requests)),
+        },
+        figures=summary,
+        samples=raw_samples(pairs),
+    )
+    path = record or Path("runs") / f"bench-{kept.provenance.date.replace(':', '').replace('+0000', 'Z')}.json"
+    write_record(path, kept)
+    if json:
+        print_json({"record": str(path), "settings": settings, **summary})
+    else:
+        _table(summary, settings)
+        note(f"Record: {path}")
+
+
+def _requests(
+    prompts: list[Prompt],
+    loaded: Loaded,
+    limit: int | None,
+    max_prompt_tokens: int,
+    max_new_tokens: int,
+    sampling: Sampling,
+) -> dict[str, Request]:
+    from draftwing.engine.request import Request  # noqa: PLC0415
+
+    requests: dict[str, Request] = {}
+    for prompt in prompts:
+        tokens = tuple(loaded.tokenizer.prompt(list(prompt.messages)))
+        if len(tokens) <= max_prompt_tokens:
+            requests[prompt.id] = Request(tokens, max_new_tokens, sampling)
+        if limit is not None and len(requests) == limit:
+            break
+    if not requests:
+        raise UserError(f"Every prompt is longer than {max_prompt_tokens} tokens.", "Raise --max-prompt-tokens.")
+    return requests
+
+
+def _table(summary: dict[str, Any], settings: dict[str, Any]) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(
+        title=f"{summary['prompts']} prompts of {settings['prompts']} ({settings['split']}), "
+        f"{settings['num_steps']} draft steps, {settings['dtype']}"
+    )
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    table.add_column("95 % interval", justify="right")
+
+    def row(name: str, value: dict[str, float] | None, unit: str = "", digits: int = 2) -> None:
+        if value:
+            table.add_row(
+                name,
+                f"{value['estimate']:.{digits}f}{unit}",
+                f"{value['low']:.{digits}f} to {value['high']:.{digits}f}",
+            )
+
+    row("plain decoding", summary["plain_tok_s"], " tok/s", 1)
+    row("speculative decoding", summary["speculative_tok_s"], " tok/s", 1)
+    row("speed-up (median)", summary["speed_up"], " x")
+    row("speed-up with prefill (median)", summary["speed_up_with_prefill"], " x")
+    row("accept length", summary["accept_length"])
+    acceptances = [f"{value:.2f}" if value is not None else "-" for value in summary["position_acceptances"]]
+    table.add_row("position acceptances", " ".join(acceptances), "")
+    if summary["cycle_ms"]:
+        parts = summary["cycle_ms"]
+        table.add_row(
+            "cycle: draft + target + overhead",
+            f"{parts['draft']:.1f} + {parts['target']:.1f} + {parts['overhead']:.1f} ms",
+            f"overhead {100 * parts['overhead_share']:.1f} %",
+        )
+    table.add_row("identical answers", f"{summary['identical']} of {summary['prompts']}", "")
+    Console().print(table)
+    for difference in summary["differences"][:5]:
+        typer.echo(
+            f"First difference at token {difference['place']}: {difference['plain_token']} or "
+            f"{difference['speculative_token']}, {difference['gap']:.3f} apart in the target's logits"
+        )
+    for line in summary["notes"]:
+        typer.echo(line)

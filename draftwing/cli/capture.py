@@ -1,0 +1,70 @@
+"""`draftwing capture`: run the target over prompts and write features."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from draftwing.cli import options
+from draftwing.cli.boundary import print_json, verb
+
+
+@verb
+def capture(
+    out: options.Out,
+    prompts: options.Prompts = "sharegpt",
+    split: options.Split = "train",
+    limit: options.Limit = None,
+    target: options.Target = "default",
+    taps: options.Taps = None,
+    batch: Annotated[int, typer.Option(min=1, help="Answers under way at once.")] = 64,
+    max_prompt_tokens: Annotated[int, typer.Option(min=1, help="Leave out prompts that are longer.")] = 512,
+    max_new_tokens: options.MaxNew = 256,
+    keep_answers: Annotated[
+        bool, typer.Option("--keep-answers", help="Keep the answers of the file instead of regenerating them.")
+    ] = False,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    seed: options.Seed = 0,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "auto",
+    threads: options.Threads = 0,
+    ignore_config_key: options.IgnoreKey = None,
+    json: options.Json = False,
+) -> None:
+    """Answer prompts with the target and write its states, tokens and mask, with their contract.
+
+    Stopping and repeating the command goes on where it stopped.
+
+    Example: `draftwing capture --prompts sharegpt --limit 1000 --out features/train`
+    """
+    from draftwing.capture.run import CaptureSettings, Source  # noqa: PLC0415
+    from draftwing.capture.run import capture as run  # noqa: PLC0415
+    from draftwing.cli import parts  # noqa: PLC0415
+    from draftwing.formats.contract import Contract, Taps  # noqa: PLC0415
+    from draftwing.ops.sampling import Sampling  # noqa: PLC0415
+    from draftwing.target.load import identity  # noqa: PLC0415
+
+    parts.set_threads(threads)
+    settings = CaptureSettings(
+        max_prompt_tokens, max_new_tokens, Sampling(temperature, top_k, top_p, min_p, seed), keep_answers
+    )
+    chosen = parts.parse_prompts(prompts, split, limit)
+    loaded = parts.open_target(target, dtype, device, ignore_config_key)
+    boundaries = parts.parse_taps(taps, loaded)
+    contract = Contract(
+        target=identity(loaded.target, loaded.tokenizer),
+        taps=Taps(boundaries=boundaries),
+        capture_dtype=str(loaded.target.weights.head.dtype).removeprefix("torch."),
+    )
+    backend = loaded.target.decoder(
+        1 if keep_answers else batch, min(settings.context, loaded.target.config.max_context)
+    )
+    tokens = run(out, chosen, Source(backend, loaded.tokenizer, boundaries, settings), contract, settings)
+    if json:
+        print_json({"folder": str(out), "tokens": tokens, "boundaries": boundaries})
+    else:
+        typer.echo(f"{tokens:,} tokens in {out}")

@@ -1,0 +1,97 @@
+"""`draftwing generate`: answer one prompt, streaming."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from draftwing.cli import options
+from draftwing.cli.boundary import print_json, verb
+from draftwing.core.console import note
+
+if TYPE_CHECKING:
+    from draftwing.engine.request import Answer
+
+DRAFTED, PLAIN = "\x1b[32m", "\x1b[0m"
+
+
+@verb
+def generate(
+    prompt: Annotated[str, typer.Argument(help="What to ask; '-' reads standard input.")],
+    target: options.Target = "default",
+    drafter: options.Drafter = "default",
+    no_drafter: Annotated[bool, typer.Option("--no-drafter", help="Decode plainly.")] = False,
+    num_steps: options.NumSteps = 3,
+    max_new_tokens: options.MaxNew = 256,
+    stop: Annotated[list[str] | None, typer.Option(help="End the answer before this text (repeatable).")] = None,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    seed: options.Seed = 0,
+    context: options.Context = None,
+    taps_convention: options.Convention = None,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "auto",
+    threads: options.Threads = 0,
+    ignore_config_key: options.IgnoreKey = None,
+    json: options.Json = False,
+) -> None:
+    """Answer a prompt. On a terminal, tokens that the drafter had right are green.
+
+    Example: `draftwing generate "Why is the sea salty?"`
+    """
+    from draftwing.cli import parts  # noqa: PLC0415
+    from draftwing.engine.request import Request  # noqa: PLC0415
+    from draftwing.ops.sampling import Sampling  # noqa: PLC0415
+
+    parts.set_threads(threads)
+    text = sys.stdin.read() if prompt == "-" else prompt
+    sampling = Sampling(temperature, top_k, top_p, min_p, seed)
+    loaded = parts.open_target(target, dtype, device, ignore_config_key)
+    with_drafter = None if no_drafter else parts.open_drafter(drafter, loaded, taps_convention)
+    engine = parts.make_engine(loaded, with_drafter, num_steps, context)
+    tokens = tuple(loaded.tokenizer.prompt([{"role": "user", "content": text}]))
+    colour = sys.stdout.isatty() and not json
+    for event in engine.stream(Request(tokens, max_new_tokens, sampling, tuple(stop or ()))):
+        if not json:
+            typer.echo(f"{DRAFTED}{event.text}{PLAIN}" if colour and event.drafted else event.text, nl=False)
+            sys.stdout.flush()
+    answer = engine.answer
+    assert answer is not None
+    if json:
+        print_json(_as_json(answer))
+        return
+    typer.echo()
+    for line in answer.notes:
+        note(line)
+    note(_summary(answer))
+
+
+def _summary(answer: Answer) -> str:
+    rate = f"{answer.decode_rate:.1f} tok/s" if answer.decode_rate else "one token"
+    line = f"[{len(answer.tokens)} tokens, {rate}, prefill {1e3 * answer.prefill_s:.0f} ms, ended by {answer.finish}"
+    counters = answer.counters
+    if counters.accept_length is not None:
+        line += (
+            f"; accept length {counters.accept_length:.2f} in {counters.cycles} cycles of {counters.num_steps} drafts"
+        )
+    return line + "]"
+
+
+def _as_json(answer: Answer) -> dict[str, Any]:
+    counters = answer.counters
+    return {
+        "text": answer.text,
+        "tokens": answer.tokens,
+        "finish": answer.finish,
+        "decode_tok_s": answer.decode_rate,
+        "prefill_s": answer.prefill_s,
+        "accept_length": counters.accept_length,
+        "accept_rate": counters.accept_rate,
+        "position_acceptances": counters.position_acceptances,
+        "cycles": counters.cycles,
+        "notes": answer.notes,
+    }

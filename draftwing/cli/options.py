@@ -1,0 +1,46 @@
+"""Options that several verbs share, each written once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Target = Annotated[str, typer.Option(help="Target: 'default' (SmolLM2-135M-Instruct), a model folder, or a hub id.")]
+Dtype = Annotated[str, typer.Option(help="auto, bfloat16, float32 or float16.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Threads = Annotated[int, typer.Option(help="CPU threads; 0 takes the cores this process may use.")]
+IgnoreKey = Annotated[
+    list[str] | None,
+    typer.Option("--ignore-config-key", help="A key of the target's config that changes nothing (repeatable)."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON on stdout.")]
+Drafter = Annotated[str, typer.Option(help="Drafter folder, or 'default' (the one that ships for the default target).")]
+Convention = Annotated[
+    str | None,
+    typer.Option(
+        "--taps-convention", help="For a drafter without contract.json: are its layer ids 'boundary' or 'output'?"
+    ),
+]
+NumSteps = Annotated[int, typer.Option(help="Draft steps to a cycle, as in SGLang: 3 steps verify 4 tokens.")]
+Context = Annotated[
+    int | None, typer.Option(help="Tokens of context to allocate [default: the model's limit, at most 4096].")
+]
+Prompts = Annotated[
+    str, typer.Option(help="JSONL of OpenAI messages, ShareGPT JSON, lines of text, or 'sharegpt' / 'humaneval'.")
+]
+Split = Annotated[
+    str, typer.Option(help="all, train or heldout: the held-out part is chosen by digest and never trained on.")
+]
+Limit = Annotated[int | None, typer.Option(min=1, help="Take at most so many prompts.")]
+MaxNew = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Longest answer, in tokens.")]
+Taps = Annotated[str | None, typer.Option(help="Boundaries to record, as 2,15,27 [default: B_2, B_n//2, B_n-3].")]
+Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
+TopK = Annotated[int, typer.Option(help="Sample among the k best; 0 is off.")]
+TopP = Annotated[float, typer.Option(help="Sample within this cumulative probability; 1 is off.")]
+MinP = Annotated[float, typer.Option(help="Drop tokens below this share of the best one's probability; 0 is off.")]
+Seed = Annotated[
+    int, typer.Option(help="Seed of sampling; the same seed gives the same text, with and without a drafter.")
+]
+Out = Annotated[Path, typer.Option("--out", help="Folder to write to; an interrupted run goes on there.")]

@@ -1,0 +1,113 @@
+"""Assemble target, tokenizer, drafter and engine from what was typed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from draftwing.core.errors import UserError
+from draftwing.core.settings import keep_freed_memory, usable_cores
+
+if TYPE_CHECKING:
+    from draftwing.capture.prompts import Prompt, Split
+    from draftwing.drafter.checkpoint import LoadedDrafter
+    from draftwing.engine.engine import Engine
+    from draftwing.target.load import Target
+    from draftwing.target.tokenizer import Tokenizer
+
+SHIPPED = Path(__file__).resolve().parents[2] / "drafters" / "smollm2-135m-instruct"
+USUAL_CONTEXT = 4096
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A target with its tokenizer."""
+
+    target: Target
+    tokenizer: Tokenizer
+
+
+def set_threads(threads: int) -> int:
+    """Set torch's threads; 0 means the usable cores. Returns the number in use."""
+    import torch  # noqa: PLC0415 (torch loads only when a verb runs)
+
+    if threads < 0:
+        raise UserError(f"threads is {threads}.", "Give a positive number, or 0 for all usable cores.")
+    torch.set_num_threads(threads or usable_cores())
+    keep_freed_memory()
+    return torch.get_num_threads()
+
+
+def open_target(name: str, dtype: str, device: str, ignore_keys: list[str] | None) -> Loaded:
+    """Load a target and its tokenizer."""
+    from draftwing.target.load import load_target  # noqa: PLC0415
+    from draftwing.target.tokenizer import Tokenizer  # noqa: PLC0415
+
+    target = load_target(name, dtype, device, tuple(ignore_keys or ()))
+    return Loaded(target, Tokenizer(target.folder))
+
+
+def open_drafter(name: str, loaded: Loaded, convention: str | None) -> LoadedDrafter:
+    """Load a drafter in the target's dtype; UserError when it belongs to another target."""
+    from draftwing.drafter.checkpoint import load_drafter  # noqa: PLC0415
+    from draftwing.formats.contract import require_same_target  # noqa: PLC0415
+    from draftwing.target.config import require_taps  # noqa: PLC0415
+    from draftwing.target.load import identity  # noqa: PLC0415
+
+    if convention not in {None, "boundary", "output"}:
+        raise UserError(f"There is no taps convention {convention!r}.", "Say boundary or output.")
+    folder = SHIPPED if name == "default" else Path(name)
+    if not folder.is_dir():
+        raise UserError(f"There is no drafter folder {folder}.", "Train one with `draftwing train`, or name a folder.")
+    head = loaded.target.weights.head
+    drafter = load_drafter(folder, head.dtype, head.device, convention)  # type: ignore[arg-type]
+    config, sizes = loaded.target.config, drafter.model.config
+    if drafter.contract:
+        require_same_target(
+            identity(loaded.target, loaded.tokenizer), drafter.contract.capture.target, f"The drafter {folder}"
+        )
+    if (sizes.target_hidden_size, sizes.hidden_size, sizes.vocab_size) != (
+        config.hidden_size,
+        config.hidden_size,
+        config.vocab_size,
+    ):
+        raise UserError(
+            f"The drafter {folder} is for hidden size {sizes.target_hidden_size} and {sizes.vocab_size} tokens, "
+            f"the target has {config.hidden_size} and {config.vocab_size}.",
+            "Load it with the target that it was made for.",
+        )
+    require_taps(drafter.taps, config.layers)
+    return drafter
+
+
+def make_engine(loaded: Loaded, drafter: LoadedDrafter | None, num_steps: int, context: int | None) -> Engine:
+    """An engine for one sequence."""
+    from draftwing.engine.engine import Engine  # noqa: PLC0415
+
+    capacity = context or min(loaded.target.config.max_context, USUAL_CONTEXT)
+    return Engine(loaded.target.decoder(1, capacity), loaded.tokenizer, drafter, num_steps)
+
+
+def parse_taps(text: str | None, loaded: Loaded) -> tuple[int, ...]:
+    """Boundaries as typed, or the usual three; UserError when they do not fit the target."""
+    from draftwing.target.config import default_taps, require_taps  # noqa: PLC0415
+
+    if text is None:
+        return default_taps(loaded.target.config)
+    try:
+        taps = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UserError(f"--taps {text} is not a list of numbers.", "Write them as 2,15,27.") from None
+    require_taps(taps, loaded.target.config.layers)
+    return taps
+
+
+def parse_prompts(source: str, split: str, limit: int | None) -> list[Prompt]:
+    """Read prompts with the split checked."""
+    from draftwing.capture.prompts import read_prompts  # noqa: PLC0415
+
+    if split not in {"all", "train", "heldout"}:
+        raise UserError(f"There is no split {split!r}.", "Choose all, train or heldout.")
+    checked: Split = split  # type: ignore[assignment]
+    return read_prompts(source, checked, limit)

@@ -1,0 +1,1 @@
+"""Run something in order to learn a number."""

@@ -1,0 +1,181 @@
+"""Law 1: speculative output is plain output."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from scipy import stats
+
+from draftwing.core.errors import UserError
+from draftwing.engine.request import Answer, Request
+from draftwing.ops.sampling import Sampling, distribution
+from draftwing.target.backend import Forward
+from tests.law.models import Oracle, engine_with, random_drafter, tiny_target
+
+PROMPTS = [tuple(range(41, 41 + length)) for length in (1, 2, 7, 30)]
+# Rounding between batch shapes in float32, measured by `test_rounding_between_batch_shapes_is_within_the_stated_bound`.
+ROUNDING = 2e-4
+
+
+def _both(folder: Path, request: Request, num_steps: int, wrong: float = 0.3) -> tuple[Answer, Answer]:
+    """The same request decoded plainly and speculatively, by a drafter that is right seven times of ten."""
+    target, tokenizer = tiny_target(folder)
+    drafter = random_drafter(target.config)
+    plain = engine_with(target, tokenizer, drafter, num_steps).generate(request, speculate=False)
+    oracle = Oracle([[*request.prompt, *plain.tokens]], wrong)
+    return plain, engine_with(target, tokenizer, drafter, num_steps, oracle).generate(request)
+
+
+@pytest.mark.parametrize("num_steps", range(1, 9))
+@pytest.mark.parametrize("prompt", PROMPTS, ids=len)
+def test_greedy_tokens_equal_plain_ones(tiny_folder: Path, prompt: tuple[int, ...], num_steps: int) -> None:
+    plain, speculative = _both(tiny_folder, Request(prompt, 60), num_steps)
+    assert speculative.tokens == plain.tokens
+    assert speculative.text == plain.text
+    assert speculative.finish == plain.finish
+    assert sum(speculative.counters.accepted) > 0, "the drafter was never right: nothing was tested"
+
+
+@pytest.mark.parametrize("draft_vocab", [272, 64])
+@pytest.mark.parametrize("num_steps", [1, 3, 8])
+def test_a_real_drafter_changes_no_token(tiny_folder: Path, num_steps: int, draft_vocab: int) -> None:
+    target, tokenizer = tiny_target(tiny_folder)
+    engine = engine_with(target, tokenizer, random_drafter(target.config, draft_vocab), num_steps)
+    for prompt in PROMPTS:
+        request = Request(prompt, 50)
+        assert engine.generate(request).tokens == engine.generate(request, speculate=False).tokens
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(1.0, seed=1),
+        Sampling(0.7, top_k=5, seed=2),
+        Sampling(1.3, top_p=0.8, seed=3),
+        Sampling(1.0, min_p=0.1, seed=4),
+        Sampling(0.9, top_k=20, top_p=0.9, min_p=0.02, seed=5),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("num_steps", [1, 4])
+def test_sampled_tokens_of_a_seed_equal_plain_ones(tiny_folder: Path, sampling: Sampling, num_steps: int) -> None:
+    plain, speculative = _both(tiny_folder, Request(PROMPTS[2], 60, sampling), num_steps)
+    assert speculative.tokens == plain.tokens
+    assert sum(speculative.counters.accepted) > 0
+
+
+def test_sampled_tokens_have_the_targets_distribution(tiny_folder: Path) -> None:
+    """Third tokens of 1000 speculative answers against the exact marginal: chi-square, false alarm 1 in 1000.
+
+    The first two new tokens are conditioned on by restricting the target to its two best tokens (top_k 2), so
+    that the marginal over all paths can be enumerated; drafts come from the drafter, right or wrong.
+    """
+    target, tokenizer = tiny_target(tiny_folder)
+    sampling = Sampling(1.5, top_k=2)
+    prompt = PROMPTS[2]
+    drafter = random_drafter(target.config)
+    engine = engine_with(target, tokenizer, drafter, 3)
+    exact: Counter[int] = Counter()
+    for path, weight in _paths(engine, prompt, sampling, 3):
+        exact[path[-1]] += weight
+    # The oracle drafts the greedy continuation, so that both acceptance and rejection are common.
+    greedy = engine.generate(Request(prompt, 8), speculate=False)
+    seen: Counter[int] = Counter()
+    for seed in range(1000):
+        engine._proposer = _Fixed(greedy.tokens)  # type: ignore[assignment]
+        seen[engine.generate(Request(prompt, 3, Sampling(1.5, top_k=2, seed=seed))).tokens[2]] += 1
+    tokens = sorted(exact)
+    assert set(seen) <= set(tokens)
+    result = stats.chisquare([seen[token] for token in tokens], [1000 * exact[token] for token in tokens])
+    assert result.pvalue > 1e-3
+
+
+class _Fixed:
+    """Drafts the same tokens whatever came before, as a greedy drafter might."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self._tokens, self._at = tokens, 0
+
+    def reset(self) -> None:
+        self._at = 0
+
+    def propose(self, features_MF: torch.Tensor, next_tokens_M: torch.Tensor, num_steps: int) -> list[int]:
+        self._at += len(next_tokens_M) if self._at else 1
+        return (self._tokens[self._at :] + self._tokens)[:num_steps]
+
+
+def _paths(engine, prompt, sampling, length):  # type: ignore[no-untyped-def]
+    """All continuations of a length with their probabilities under the target."""
+    paths = [((), 1.0)]
+    for _ in range(length):
+        grown = []
+        for path, weight in paths:
+            engine.backend.cache.rollback(0, 0)
+            out = engine.backend.forward(torch.tensor([[*prompt, *path]]), range(1), logits="last")
+            row = distribution(out.logits_BMV[0], sampling)[0]
+            grown += [((*path, int(token)), weight * float(row[token])) for token in row.nonzero().flatten()]
+        paths = grown
+    return paths
+
+
+def test_near_ties_are_sampled_at_their_odds(tiny_folder: Path) -> None:
+    """p = (.51, .49), the drafter always on the likelier: neither is favoured (binomial, false alarm 1 in 1000)."""
+    target, tokenizer = tiny_target(tiny_folder)
+    engine = engine_with(target, tokenizer, random_drafter(target.config), 2)
+    logits = torch.full((272,), float("-inf"))
+    logits[10], logits[20] = torch.tensor([0.51, 0.49]).log()
+    _replace_logits(engine, logits.expand)
+    ones = total = 0
+    for seed in range(60):
+        engine._proposer = _Fixed([10] * 64)  # type: ignore[assignment]
+        tokens = engine.generate(Request((1, 2), 60, Sampling(1.0, seed=seed))).tokens[1:]
+        ones, total = ones + tokens.count(10), total + len(tokens)
+    assert stats.binomtest(ones, total, 0.51).pvalue > 1e-3
+
+
+def _replace_logits(engine, make) -> None:  # type: ignore[no-untyped-def]
+    real = engine.backend.forward
+
+    def forward(*args, **kwargs):  # type: ignore[no-untyped-def]
+        out = real(*args, **kwargs)
+        return Forward(make(out.logits_BMV.shape), out.taps_BMAH)
+
+    engine.backend.forward = forward
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+def test_nan_logits_are_an_error_at_every_row(tiny_folder: Path, place: int) -> None:
+    target, tokenizer = tiny_target(tiny_folder)
+    engine = engine_with(target, tokenizer, random_drafter(target.config), 3)
+
+    def broken(shape: torch.Size) -> torch.Tensor:
+        logits = torch.randn(shape)
+        if shape[1] > place:
+            logits[0, place, 100] = float("nan")
+        return logits
+
+    _replace_logits(engine, broken)
+    with pytest.raises(UserError, match="NaN"):
+        engine.generate(Request((1, 2, 3), 40))
+
+
+def test_rounding_between_batch_shapes_is_within_the_stated_bound(tiny_folder: Path) -> None:
+    """Logits of a row computed alone and among up to nine: the bound that 'near tie' means in float32."""
+    target, _ = tiny_target(tiny_folder)
+    backend = target.decoder(1, 400)
+    text = torch.randint(0, 256, (1, 120), generator=torch.Generator().manual_seed(0))
+    worst = 0.0
+    for rows in range(2, 10):
+        for start in (20, 60, 100):
+            backend.cache.rollback(0, 0)
+            backend.forward(text[:, :start], range(1), logits="none")
+            together = backend.forward(text[:, start : start + rows], range(1)).logits_BMV
+            backend.cache.rollback(0, start)
+            alone = torch.cat(
+                [backend.forward(text[:, at : at + 1], range(1)).logits_BMV for at in range(start, start + rows)], 1
+            )
+            worst = max(worst, float((together - alone).abs().max()))
+    assert worst < ROUNDING
