@@ -22,7 +22,9 @@ def verb(function: Callable[Params, None]) -> Callable[Params, None]:
 
     @functools.wraps(function)
     def wrapped(*args: Params.args, **kwargs: Params.kwargs) -> None:
-        signal.signal(signal.SIGTERM, _interrupt)
+        # Both are set: a shell starts background jobs with SIGINT ignored, and Python then leaves it so.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _interrupt)
         try:
             function(*args, **kwargs)
         except UserError as error:

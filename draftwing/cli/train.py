@@ -14,6 +14,7 @@ from draftwing.core.errors import UserError
 if TYPE_CHECKING:
     from draftwing.capture.on_the_fly import OnTheFly
     from draftwing.cli.parts import Loaded
+    from draftwing.parallel.group import Group
 
 ON_THE_FLY_BATCH = 64
 
@@ -103,7 +104,7 @@ def train(
         boundaries = parts.parse_taps(taps, loaded)
         dtype_name = str(loaded.target.weights.head.dtype).removeprefix("torch.")
         contract = Contract(target=ours, taps=Taps(boundaries=boundaries), capture_dtype=dtype_name)
-        source = _on_the_fly(loaded, prompts, limit, boundaries, out)
+        source = _on_the_fly(loaded, prompts, limit, boundaries, out, group)
     for what, stated in (("The features", contract), ("The held-out features", held.contract if held else contract)):
         require_same_target(ours, stated.target, what)
         if stated.taps != contract.taps:
@@ -126,7 +127,9 @@ def train(
     group.close()
 
 
-def _on_the_fly(loaded: Loaded, prompts: str, limit: int | None, boundaries: tuple[int, ...], out: Path) -> OnTheFly:
+def _on_the_fly(
+    loaded: Loaded, prompts: str, limit: int | None, boundaries: tuple[int, ...], out: Path, group: Group
+) -> OnTheFly:
     from draftwing.capture.on_the_fly import OnTheFly, collect_answers  # noqa: PLC0415
     from draftwing.capture.run import CaptureSettings, Source  # noqa: PLC0415
     from draftwing.cli import parts  # noqa: PLC0415
@@ -135,6 +138,9 @@ def _on_the_fly(loaded: Loaded, prompts: str, limit: int | None, boundaries: tup
     capacity = min(settings.context, loaded.target.config.max_context)
     chosen = parts.parse_prompts(prompts, "train", limit)
     worker = Source(loaded.target.decoder(ON_THE_FLY_BATCH, capacity), loaded.tokenizer, boundaries, settings)
+    if group.leads:
+        collect_answers(out / "answers.jsonl", chosen, worker)
+    group.wait()
     answers = collect_answers(out / "answers.jsonl", chosen, worker)
     return OnTheFly(loaded.target.decoder(1, capacity), answers, boundaries)
 

@@ -50,10 +50,9 @@ def cpu_name() -> str:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on (affinity counted)."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Cores that this process may run on: affinity counted, shared among the processes of a torchrun launch."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def keep_freed_memory() -> None:

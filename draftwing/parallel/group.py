@@ -11,6 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+# One process may make all answers while the others wait; torchrun itself ends them when a process dies.
+TIMEOUT = timedelta(hours=12)
+
 
 @dataclass(frozen=True)
 class Group:
@@ -44,16 +47,21 @@ class Group:
             parameter.grad = flat[offset : offset + grad.numel()].view_as(grad)
             offset += grad.numel()
 
+    def wait(self) -> None:
+        """Return when every process has come here."""
+        if self.size > 1:
+            dist.barrier()
+
     def close(self) -> None:
         """Leave the group."""
         if self.size > 1:
             dist.destroy_process_group()
 
 
-def join(device: torch.device, timeout_s: float = 600) -> Group:
+def join(device: torch.device) -> Group:
     """Join the group that torchrun announces in the environment; alone without one."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         return Group()
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=timeout_s))
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
     return Group(dist.get_rank(), size)

@@ -53,6 +53,7 @@ def test_jsonl_keeps_whole_conversations(tmp_path: Path) -> None:
         (SHAREGPT, ["one", "two é ünï", "three"]),
         (SHAREGPT[: ACCENT - 1], ["one"]),
         (SHAREGPT[: ACCENT + 1], ["one"]),
+        (SHAREGPT[: ACCENT - 1] + b"\\", ["one"]),
         (SHAREGPT[:-1], ["one", "two é ünï", "three"]),
         (SHAREGPT[: SHAREGPT.index(b'{"conversations": [{"from": "human", "value": "three"')], ["one", "two é ünï"]),
         (json.dumps([_turns("said first", "asked", first="gpt")]), ["asked"]),
@@ -60,7 +61,18 @@ def test_jsonl_keeps_whole_conversations(tmp_path: Path) -> None:
         (json.dumps([_turns(), _turns("  ", "x"), _turns("two", "x")]), ["two"]),
         ("  \n" + json.dumps([_turns("one")]), ["one"]),
     ],
-    ids=["whole", "cut-in-string", "cut-in-letter", "cut-at-end", "cut-between", "gpt-first", "user", "empty", "space"],
+    ids=[
+        "whole",
+        "cut-in-string",
+        "cut-in-letter",
+        "cut-in-escape",
+        "cut-at-end",
+        "cut-between",
+        "gpt-first",
+        "user",
+        "empty",
+        "space",
+    ],
 )
 def test_sharegpt_yields_the_first_human_turn_of_what_is_whole(tmp_path: Path, content: Any, texts: list[str]) -> None:
     assert _texts(_file(tmp_path, content)) == texts
@@ -141,7 +153,7 @@ BAD: dict[str, Any] = {
     "jsonl parts": ('{"messages": [{"role": "user", "content": [{"type": "text"}]}]}', "a text `content`"),
     "jsonl pretty": ('{\n "messages": []\n}', "line 1 is not"),
     "jsonl message a text": _bug(GOOD + '{"messages": ["hi"]}', "line 2 is not", reason="AttributeError escapes"),
-    "jsonl then binary": _bug(GOOD.encode() + b"\xff\xfe\n", "UTF-8", reason="UnicodeDecodeError escapes"),
+    "jsonl then binary": _bug(GOOD.encode() + b"\xff\xfe\n", "(?i)utf-8", reason="UnicodeDecodeError escapes"),
     "sharegpt other key": (json.dumps([_turns("a"), {"text": "x"}]), "item 1 has no `conversations` list"),
     "sharegpt of texts": ('["a"]', "item 0 has no `conversations` list"),
     "sharegpt turn a text": _bug('[{"conversations": ["hi"]}]', "item 0", reason="AttributeError escapes"),

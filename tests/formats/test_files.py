@@ -32,7 +32,9 @@ def test_a_file_appears_with_its_name_at_once(tmp_path: Path) -> None:
         assert not path.exists()
         assert temporary.parent == path.parent, "only inside one file system is a rename atomic"
         temporary.write_text("whole")
+        number = temporary.stat().st_ino
     assert path.read_text() == "whole"
+    assert path.stat().st_ino == number, "renamed, not copied"
     assert _names(path.parent) == ["file"]
     assert path.stat().st_mode & 0o777 == 0o644
 

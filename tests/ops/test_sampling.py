@@ -101,6 +101,12 @@ def test_ties(changes: dict[str, Any], expected: list[float]) -> None:
     torch.testing.assert_close(out[0], torch.tensor(expected, dtype=torch.float64))
 
 
+def test_a_nucleus_cut_among_many_ties_keeps_the_lowest_ids() -> None:
+    """Sorting must be stable: else which of 1000 equals are kept changes with the machine."""
+    out = distribution(torch.zeros(1, 1000), Sampling(temperature=1.0, top_p=0.2505))
+    assert out[0].nonzero()[:, 0].tolist() == list(range(251))
+
+
 def test_banned_tokens_are_never_drawn() -> None:
     """Logits of -inf stay at probability 0 under every uniform number."""
     logits = torch.tensor([[float("-inf"), 0.3, float("-inf"), 0.1, float("-inf")]]).expand(1002, -1)

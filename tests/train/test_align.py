@@ -51,6 +51,13 @@ def test_a_row_is_masked_when_the_targets_choice_is_outside_the_draft_vocabulary
     assert counted(MASK, SEEN, member, range(1, 4), 1).tolist() == [False, True, False]
 
 
+def test_a_row_is_masked_when_the_targets_choice_was_not_recorded() -> None:
+    """-1 is no token, not even when token 0 is in the draft vocabulary."""
+    unknown = torch.tensor([-1, -1, 13, -1, 15, 9])
+    assert EVERYTHING.member_V[0]
+    assert counted(MASK, unknown, EVERYTHING.member_V, range(1, 4), 0).tolist() == [True, False, True]
+
+
 def test_the_batch_of_the_drawing() -> None:
     batch = make_batch([drawn()], EVERYTHING, 2)
     assert batch is not None

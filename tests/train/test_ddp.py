@@ -16,7 +16,7 @@ from draftwing.formats.features import FeatureStore
 from draftwing.parallel.group import Group, join
 from draftwing.train.batch import plan
 from tests.train.scenes import chain_store, quiet, trainer
-from tests.train.worker import CHANGES
+from tests.train.worker import CHANGES, gradients
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,6 +56,17 @@ def ranks(features: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict
             process.kill()
     assert (out / "checkpoint.pt").exists()
     return [torch.load(out / f"rank{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize("count", [5, 1])
+def test_gradients_are_those_of_all_samples_together(features: Path, ranks: list[dict[str, Any]], count: int) -> None:
+    """Whatever each process holds of them: an odd number, or nothing in the second."""
+    wanted = gradients(FeatureStore(features), [0, 1, 2, 3, 4] if count == 5 else [6])
+    for rank in ranks:
+        summed = rank[f"gradients of {count}"]
+        assert summed.keys() == wanted.keys()
+        for name, gradient in wanted.items():
+            torch.testing.assert_close(summed[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
 
 
 def test_losses_equal_those_of_one_process(features: Path, ranks: list[dict[str, Any]]) -> None:
