@@ -24,14 +24,13 @@ def attention(q_BNMD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, mask_B1MT: Tensor 
     B, N, M, D = q_BNMD.shape
     K = k_BKTD.shape[1]
     # The G heads that share a key head become rows of one product, so keys are read once.
-    q_BKRD = (q_BNMD * D**-0.5).reshape(B, K, (N // K) * M, D)
+    q_BKRD = q_BNMD.reshape(B * K, (N // K) * M, D)
     # A slice of the cache is strided; a batched product of strided bfloat16 costs three times a copy and a product.
-    k_BKTD, v_BKTD = k_BKTD.contiguous(), v_BKTD.contiguous()
-    scores_BKRT = q_BKRD @ k_BKTD.transpose(-1, -2)
+    keys, values = k_BKTD.contiguous().flatten(0, 1), v_BKTD.contiguous().flatten(0, 1)
+    scores = torch.bmm(q_BKRD, keys.transpose(-1, -2)).mul_(D**-0.5)
     if mask_B1MT is not None:
-        scores_BKRT += mask_B1MT.repeat(1, 1, N // K, 1)
-    mixed_BKRD: Tensor = scores_BKRT.softmax(-1) @ v_BKTD
-    return mixed_BKRD.reshape(B, N, M, D)
+        scores.view(B, N, M, -1).add_(mask_B1MT)
+    return torch.bmm(scores.softmax(-1), values).view(B, N, M, D)
 
 
 def attention_reference(q_BNMD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, mask_B1MT: Tensor | None) -> Tensor:

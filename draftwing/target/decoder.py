@@ -58,8 +58,8 @@ class Decoder:
         for index, layer in enumerate(self.weights.layers):
             if tapped is not None and index in taps:
                 tapped[:, :, taps.index(index)] = hidden
-            hidden = hidden + self._attend(index, layer, hidden, slots, starts, cos, sin, mask_B1MT)
-            hidden = hidden + self._mlp(layer, hidden)
+            hidden += self._attend(index, layer, hidden, slots, starts, cos, sin, mask_B1MT)
+            hidden += self._mlp(layer, hidden)
         if tapped is not None and self.config.layers in taps:
             tapped[:, :, taps.index(self.config.layers)] = hidden
         for slot, start in zip(slots, starts, strict=True):
@@ -125,7 +125,7 @@ class Decoder:
     def _mlp(self, layer: LayerWeights, hidden: Tensor) -> Tensor:
         gate_up = F.linear(rms_norm(hidden, layer.mlp_norm, self.config.norm_eps), layer.gate_up, layer.gate_up_bias)
         gate, up = gate_up.chunk(2, -1)
-        return F.linear(F.silu(gate) * up, layer.down, layer.down_bias)
+        return F.linear(F.silu(gate, inplace=True).mul_(up), layer.down, layer.down_bias)
 
     def _logits(self, hidden_BMH: Tensor, rows: Rows) -> Tensor | None:
         if rows == "none":

@@ -27,7 +27,7 @@ def gradients(source: FeatureStore, numbers: list[int], group: Group | None = No
 
 def main(features: Path, out: Path) -> None:
     torch.set_num_threads(1)
-    group, source = join(torch.device("cpu"), timeout_s=60), FeatureStore(features)
+    group, source = join(torch.device("cpu")), FeatureStore(features)
     run = trainer(group, **CHANGES)
     run.run(source, None, out / "checkpoint.pt", quiet())
     result = {
