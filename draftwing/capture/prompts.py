@@ -6,13 +6,14 @@ the held-out split is a property of the prompt: its digest, not its place in a f
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import ijson
 
@@ -78,13 +79,13 @@ def _open(source: str) -> Iterator[Prompt]:
     if not path.is_file():
         raise UserError(f"There is no prompts file {source}.", _REMEDY)
     with path.open("rb") as file:
-        start = file.read(4096).lstrip()[:1]
+        start = file.read(4096).removeprefix(codecs.BOM_UTF8).lstrip()[:1]
     return {b"[": _sharegpt, b"{": _jsonl}.get(start, _lines)(path)
 
 
 def _lines(path: Path) -> Iterator[Prompt]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise UserError(f"{path} is not text in UTF-8.", _REMEDY) from None
     for line in text.splitlines():
@@ -93,12 +94,12 @@ def _lines(path: Path) -> Iterator[Prompt]:
 
 
 def _jsonl(path: Path) -> Iterator[Prompt]:
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
-                yield prompt_of(_checked(json.loads(line)["messages"]))
+                yield prompt_of(_checked(json.loads(line.decode("utf-8-sig"))["messages"]))
             except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
                 raise UserError(
                     f"{path}, line {number} is not an object with OpenAI `messages` ({error}).", _REMEDY
@@ -109,6 +110,8 @@ def _checked(messages: Any) -> list[dict[str, str]]:
     if not isinstance(messages, list) or not messages:
         raise ValueError("messages must be a list that is not empty")
     for message in messages:
+        if not isinstance(message, dict):
+            raise ValueError("each message must be an object")
         if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
             raise ValueError("each message needs a text `role` and a text `content`")
     return messages
@@ -117,21 +120,45 @@ def _checked(messages: Any) -> list[dict[str, str]]:
 def _sharegpt(path: Path) -> Iterator[Prompt]:
     """The first human turn of each conversation. A file cut off in the middle yields what is whole."""
     seen = 0
-    with path.open("rb") as file:
+    with path.open("rb") as opened:
+        file = _Watched(opened)
         try:
             for item in ijson.items(file, "item"):
                 turns = item.get("conversations") if isinstance(item, dict) else None
                 if not isinstance(turns, list):
                     raise UserError(f"{path}: item {seen} has no `conversations` list.", _REMEDY)
                 seen += 1
-                first = next((turn["value"] for turn in turns if turn.get("from") in {"human", "user"}), "")
+                first = _first_human(turns)
+                if first is None:
+                    raise UserError(f"{path}: item {seen - 1} has turns that are not understood.", _REMEDY)
                 if first.strip():
                     yield prompt_of([{"role": "user", "content": first}])
-        except ijson.IncompleteJSONError as error:
-            if seen == 0:
-                raise UserError(f"{path} is not JSON ({str(error).splitlines()[0]}).", _REMEDY) from None
         except ijson.JSONError as error:
-            raise UserError(f"{path} breaks off after {seen} items: {str(error).splitlines()[0]}.", _REMEDY) from None
+            reason = str(error).splitlines()[0]
+            if seen == 0:
+                raise UserError(f"{path} is not JSON ({reason}).", _REMEDY) from None
+            # ijson has one error for a file that ends too soon and for one that is wrong before its end.
+            if not file.ended:
+                raise UserError(f"{path} is wrong after {seen} items: {reason}.", _REMEDY) from None
+
+
+class _Watched:
+    """A file that remembers whether its end was read."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.ended = file, False
+
+    def read(self, size: int = -1) -> bytes:
+        chunk = self._file.read(size)
+        self.ended = size != 0 and not chunk
+        return chunk
+
+
+def _first_human(turns: list[Any]) -> str | None:
+    """What the person said first, "" when nothing; None when a turn is no object with a text `value`."""
+    if not all(isinstance(turn, dict) and isinstance(turn.get("value"), str) for turn in turns):
+        return None
+    return next((turn["value"] for turn in turns if turn.get("from") in {"human", "user"}), "")
 
 
 def _humaneval(path: Path) -> Iterator[Prompt]:

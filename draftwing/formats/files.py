@@ -18,11 +18,12 @@ from draftwing.core.errors import UserError
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it takes the name at once, on failure it is removed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    temporary: Path | None = None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
         yield temporary
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
@@ -33,7 +34,8 @@ def whole_file(path: Path) -> Iterator[Path]:
             f"Writing {path} failed: {error.strerror or error}.", "Free some space or choose another folder."
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -50,6 +52,14 @@ def read_json(path: Path, what: str, remedy: str) -> Any:
         raise UserError(f"There is no {what} at {path}.", remedy) from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise UserError(f"The {what} at {path} can not be read: {error}.", remedy) from None
+
+
+def read_object(path: Path, what: str, remedy: str) -> dict[str, Any]:
+    """The same for files that must hold a JSON object."""
+    content = read_json(path, what, remedy)
+    if not isinstance(content, dict):
+        raise UserError(f"The {what} at {path} is no JSON object.", remedy)
+    return content
 
 
 def digest_of(content: Any) -> str:

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from draftwing.core.errors import UserError
-from draftwing.formats.files import read_json, whole_file
+from draftwing.formats.files import read_object, whole_file
 
 REMEDY = "Download or convert the model again; the file is incomplete or damaged."
 
@@ -19,7 +19,10 @@ REMEDY = "Download or convert the model again; the file is incomplete or damaged
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """Write one safetensors file atomically."""
     with whole_file(path) as temporary:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, metadata=metadata)
+        try:
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, metadata=metadata)
+        except SafetensorError as error:  # a full disk, in the words of the Rust library
+            raise OSError(str(error)) from error
 
 
 def open_tensors(path: Path) -> Any:
@@ -44,7 +47,9 @@ class TensorFolder:
         self.folder = folder
         self._place: dict[str, Any] = {}
         if index.exists():
-            weight_map = read_json(index, "weight index", REMEDY).get("weight_map", {})
+            weight_map = read_object(index, "weight index", REMEDY).get("weight_map")
+            if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+                raise UserError(f"The weight index at {index} has no map from tensors to shards.", REMEDY)
             for name in sorted(set(weight_map.values())):
                 self._open(folder / name)
             absent = sorted(set(weight_map) - set(self._place))

@@ -9,7 +9,7 @@ import math
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from draftwing.core.errors import UserError
@@ -51,8 +51,14 @@ def rope_from_config(config: dict[str, Any]) -> Rope:
     Raises UserError when the base is stated nowhere, stated twice with different values, or the
     kind is one that this project does not implement.
     """
-    nested = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
-    bases = {float(place["rope_theta"]) for place in (config, nested) if place.get("rope_theta") is not None}
+    parts = [config.get(name) or {} for name in ("rope_scaling", "rope_parameters")]
+    if not all(isinstance(part, dict) for part in parts):
+        raise UserError("The config's rope_scaling or rope_parameters is no object.", "Mend it in config.json.")
+    nested = {**parts[0], **parts[1]}
+    stated = [place["rope_theta"] for place in (config, nested) if place.get("rope_theta") is not None]
+    if not all(isinstance(base, int | float) for base in stated):
+        raise UserError(f"The config's rope_theta is {stated}.", "It must be a number.")
+    bases = {float(base) for base in stated}
     if len(bases) != 1:
         problem = f"states two rope bases, {sorted(bases)}" if bases else "states no rope base (rope_theta)"
         raise UserError(
@@ -79,12 +85,18 @@ def rope_from_config(config: dict[str, Any]) -> Rope:
     if kind == "yarn" and "original_max_position" not in fields and config.get("max_position_embeddings"):
         # transformers takes max_position_embeddings as the original length when it is not stated.
         fields["original_max_position"] = int(config["max_position_embeddings"])
+    if kind != "default" and fields.get("factor") is None:
+        raise UserError(f"Rope of kind {kind} lacks factor.", "Add it to rope_parameters in config.json.")
     missing = [name for name in needs.get(kind, ()) if fields.get(name) is None]
     if missing:
         raise UserError(
             f"Rope of kind {kind} lacks {', '.join(missing)}.", "Add them to rope_parameters in config.json."
         )
-    return Rope(**fields)
+    try:
+        return Rope(**fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"The config's rope: {first['loc'][0]}: {first['msg']}.", "Mend it in config.json.") from None
 
 
 def inverse_frequencies(rope: Rope, head_dim: int) -> tuple[Tensor, float]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,7 +30,12 @@ class Sampling:
 
     def __post_init__(self) -> None:
         checks = (
-            (self.temperature >= 0, "temperature", self.temperature, "0 or more"),
+            (
+                self.temperature == 0 or 0.01 <= self.temperature <= 100,
+                "temperature",
+                self.temperature,
+                "0, or 0.01 to 100",
+            ),
             (self.top_k >= 0, "top-k", self.top_k, "0 (off) or more"),
             (0 < self.top_p <= 1, "top-p", self.top_p, "above 0 and at most 1"),
             (0 <= self.min_p <= 1, "min-p", self.min_p, "between 0 and 1"),
@@ -75,4 +81,5 @@ def choose(logits_RV: Tensor, sampling: Sampling, uniforms_R: Tensor | None) -> 
 
 def uniforms(seed: int, count: int) -> Tensor:
     """The first `count` uniform numbers of a seed, in float64: entry i belongs to the i-th new token of an answer."""
-    return torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    # Not torch's generator: it reads the low 32 bits of a seed only.
+    return torch.from_numpy(np.random.default_rng(seed % 2**64).random(count))

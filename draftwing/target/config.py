@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from draftwing.core.errors import UserError
-from draftwing.formats.files import read_json
+from draftwing.formats.files import read_object
 from draftwing.ops.rope import Rope, rope_from_config
 
 FAMILIES = {
@@ -58,7 +58,7 @@ class TargetConfig:
 
 def read_target_config(folder: Path, ignore_keys: tuple[str, ...] = ()) -> TargetConfig:
     """Read `folder/config.json`. Raises UserError for other architectures and for keys that are not understood."""
-    raw = read_json(folder / "config.json", "target config", "Give a model folder with config.json, or a hub id.")
+    raw = read_object(folder / "config.json", "target config", "Give a model folder with config.json, or a hub id.")
     return parse_target_config(raw, folder.name, ignore_keys)
 
 
@@ -87,6 +87,11 @@ def parse_target_config(raw: dict[str, Any], name: str, ignore_keys: tuple[str, 
     heads = int(sizes["num_attention_heads"])
     bias = bool(raw.get("attention_bias", False))
     eos = raw.get("eos_token_id")
+    eos_ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
+    if not all(isinstance(token, int) for token in eos_ids):
+        raise UserError(
+            f"The config of {name} says eos_token_id is {eos!r}.", "It must be a token id, or a list of them."
+        )
     return TargetConfig(
         name=name,
         family=family,
@@ -105,14 +110,17 @@ def parse_target_config(raw: dict[str, Any], name: str, ignore_keys: tuple[str, 
         mlp_bias=bool(raw.get("mlp_bias", False)),
         head_norms=family == "qwen3",
         tied=bool(raw.get("tie_word_embeddings", False)),
-        eos_ids=() if eos is None else tuple(eos) if isinstance(eos, list) else (int(eos),),
+        eos_ids=tuple(eos_ids),
     )
 
 
-def _required(raw: dict[str, Any], key: str, name: str) -> Any:
-    if raw.get(key) is None:
+def _required(raw: dict[str, Any], key: str, name: str) -> float:
+    value = raw.get(key)
+    if value is None:
         raise UserError(f"The config of {name} does not state {key}.", "Add it to config.json.")
-    return raw[key]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UserError(f"The config of {name} says {key} is {value!r}.", "It must be a number.")
+    return value
 
 
 def _max_context(raw: dict[str, Any], family: str, name: str) -> int:
@@ -120,8 +128,10 @@ def _max_context(raw: dict[str, Any], family: str, name: str) -> int:
     so a window becomes the limit."""
     limit = int(_required(raw, "max_position_embeddings", name))
     windowed = raw.get("use_sliding_window", family == "mistral")
-    if windowed and raw.get("sliding_window"):
-        limit = min(limit, int(raw["sliding_window"]))
+    # A Mistral config that does not mention the window has transformers' default one.
+    window = raw.get("sliding_window", 4096 if family == "mistral" else None)
+    if windowed and window:
+        limit = min(limit, int(window))
     return limit
 
 

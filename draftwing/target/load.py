@@ -47,7 +47,10 @@ def pick_device(name: str) -> torch.device:
     """'auto' is the GPU when there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"There is no device {name!r}.", "Use --device cpu, or cuda where there is a GPU.") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("There is no CUDA device here.", "Use --device cpu.")
     return device

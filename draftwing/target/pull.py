@@ -72,7 +72,10 @@ def convert_llama_gguf(gguf: Path, folder: Path) -> None:
             f"{gguf} holds the architecture {fields.get('general.architecture')!r}.",
             "Only Llama GGUF files are converted.",
         )
-    config = _config_of(fields)
+    try:
+        config = _config_of(fields)
+    except KeyError as error:
+        raise UserError(f"{gguf} does not state {error}.", "Use the safetensors of this model.") from None
     save_tensors(folder / "model.safetensors", _tensors_of(reader, config))
     _save_tokenizer(gguf, folder)
     write_json(folder / "config.json", config)
@@ -124,7 +127,12 @@ def _tensors_of(reader: Any, config: dict[str, Any]) -> dict[str, Tensor]:
         value = torch.from_numpy(dequantize(entry.data, entry.tensor_type).copy())
         name = plain.get(entry.name)
         if name is None:
-            _, layer, part, kind = entry.name.split(".")
+            block, layer, part, kind = [*entry.name.split("."), "", ""][:4]
+            if block != "blk" or part not in _LAYER_NAMES:
+                raise UserError(
+                    f"The GGUF file holds the tensor {entry.name}, which the conversion does not know.",
+                    "Use the safetensors of this model.",
+                )
             name = f"model.layers.{layer}.{_LAYER_NAMES[part]}.{kind}"
             if part in heads:
                 value = _unpermute(value, heads[part])

@@ -17,7 +17,7 @@ class Tokenizer:
 
         try:
             self._inner: Any = AutoTokenizer.from_pretrained(folder)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"{folder} has no usable tokenizer ({str(error).splitlines()[0]}).", "Get tokenizer.json of this model."
             ) from None

@@ -13,6 +13,8 @@ from draftwing.core.errors import UserError
 from draftwing.formats.tensors import TensorFolder
 from draftwing.target.config import TargetConfig
 
+EMBEDDING = "model.embed_tokens.weight"
+
 
 @dataclass(frozen=True)
 class LayerWeights:
@@ -45,13 +47,19 @@ class TargetWeights:
 
 def load_weights(folder: Path, config: TargetConfig, dtype: torch.dtype, device: torch.device) -> TargetWeights:
     """Load all tensors in `dtype`. Raises UserError for missing, leftover, misshapen or unreadable ones."""
-    source = TensorFolder(folder)
+    source, digest = TensorFolder(folder), hashlib.sha256()
+    marked = _fingerprinted(config.layers)
     H, V = config.hidden_size, config.vocab_size
 
     def take(name: str, *shape: int) -> Tensor:
-        return source.take(name, shape).to(device=device, dtype=dtype)
+        tensor = source.take(name, shape)
+        if name in marked:
+            # As the file has it, so that it is the same for a load in any dtype.
+            rows = tensor[:256] if name == EMBEDDING else tensor
+            digest.update(rows.to(torch.bfloat16).contiguous().view(torch.int16).numpy().tobytes())
+        return tensor.to(device=device, dtype=dtype)
 
-    embedding = take("model.embed_tokens.weight", V, H)
+    embedding = take(EMBEDDING, V, H)
     layers = tuple(_layer(take, f"model.layers.{index}.", config) for index in range(config.layers))
     final_norm = take("model.norm.weight", H)
     if not config.tied:
@@ -64,7 +72,7 @@ def load_weights(folder: Path, config: TargetConfig, dtype: torch.dtype, device:
                 "Set tie_word_embeddings to what the model was trained with.",
             )
     source.require_nothing_left(harmless=("rotary_emb.inv_freq",))
-    return TargetWeights(embedding, layers, final_norm, head, _fingerprint(embedding, layers, final_norm))
+    return TargetWeights(embedding, layers, final_norm, head, digest.hexdigest())
 
 
 def _layer(take, prefix: str, config: TargetConfig) -> LayerWeights:  # type: ignore[no-untyped-def]
@@ -93,10 +101,13 @@ def _layer(take, prefix: str, config: TargetConfig) -> LayerWeights:  # type: ig
     )
 
 
-def _fingerprint(embedding: Tensor, layers: tuple[LayerWeights, ...], final_norm: Tensor) -> str:
-    """Digest of a few tensors rounded to bfloat16, so that it is the same for a load in any dtype."""
-    digest = hashlib.sha256()
-    middle = layers[len(layers) // 2]
-    for tensor in (embedding[:256], layers[0].attention_norm, middle.qkv, layers[-1].down, final_norm):
-        digest.update(tensor.to("cpu", torch.bfloat16).contiguous().view(torch.int16).numpy().tobytes())
-    return digest.hexdigest()
+def _fingerprinted(layers: int) -> set[str]:
+    """The few tensors whose digest is the fingerprint (of the embedding, the first 256 rows)."""
+    middle = f"model.layers.{layers // 2}.self_attn."
+    return {
+        EMBEDDING,
+        "model.layers.0.input_layernorm.weight",
+        *(f"{middle}{name}_proj.weight" for name in "qkv"),
+        f"model.layers.{layers - 1}.mlp.down_proj.weight",
+        "model.norm.weight",
+    }

@@ -120,7 +120,6 @@ def test_recording_does_not_depend_on_what_the_slot_held(target: Target) -> None
         assert torch.equal(again.states_TSH, fresh.states_TSH)
 
 
-@pytest.mark.xfail(strict=True, reason="record and Regenerator tap B_n twice, which require_taps refuses")
 def test_the_last_boundary_may_be_a_tap(target: Target) -> None:
     """T3: drafters that are fed B_n exist; S is still taps + 1."""
     sample = record(target.decoder(), "x", [1, 2, 3], [False, True, True], (2, 4, 8))

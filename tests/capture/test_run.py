@@ -184,7 +184,6 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_runs(
         capture(tmp_path, _prompts(), source, contract, SETTINGS)
 
 
-@pytest.mark.xfail(strict=True, reason="the estimate takes 2 bytes a value whatever the dtype of capture")
 def test_no_more_is_written_than_was_said(
     target: Target, tokenizer: Tokenizer, contract: Contract, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,7 +100,6 @@ def test_a_shard_that_the_index_does_not_list_is_ignored_and_replaced(tmp_path: 
     assert len(_shards(tmp_path)) == 2
 
 
-@pytest.mark.xfail(strict=True, reason="flush extends its index in memory before the index is on disk")
 @pytest.mark.parametrize("after", [False, True], ids=["before-the-index", "after-the-index"])
 def test_a_flush_that_is_interrupted_and_repeated_writes_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool

@@ -174,7 +174,6 @@ def test_uniforms_belong_to_seed_and_place() -> None:
 
 
 @pytest.mark.parametrize("seed", [2**32, 2**33 + 5, 2**63])
-@pytest.mark.xfail(strict=True, reason="torch's generator reads the low 32 bits of a seed")
 def test_all_of_a_seed_counts(seed: int) -> None:
     """Regeneration adds a 62-bit number to the seed: two prompts must not share their draws."""
     assert not torch.equal(uniforms(seed, 5), uniforms(seed % 2**32, 5))
@@ -183,7 +182,7 @@ def test_all_of_a_seed_counts(seed: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"temperature": -0.1}, r"temperature is -0.1\. It must be 0 or more"),
+        ({"temperature": -0.1}, r"temperature is -0.1\. It must be 0"),
         ({"temperature": float("nan")}, "temperature is nan"),
         ({"top_k": -1}, "top-k is -1"),
         ({"top_p": 0.0}, r"top-p is 0\.0\. It must be above 0 and at most 1"),
