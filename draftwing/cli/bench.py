@@ -52,6 +52,7 @@ def bench(
     from draftwing.formats.files import digest_of  # noqa: PLC0415
     from draftwing.formats.records import Record, write_record  # noqa: PLC0415
     from draftwing.measure.bench import figures, raw_samples, run_pairs  # noqa: PLC0415
+    from draftwing.measure.divergence import rounding_between_shapes  # noqa: PLC0415
     from draftwing.ops.sampling import Sampling  # noqa: PLC0415
 
     used = parts.set_threads(threads)
@@ -64,6 +65,9 @@ def bench(
     with progress("bench", len(requests), "prompts") as meter:
         pairs = run_pairs(engine, requests, meter)
     summary = figures(pairs, num_steps)
+    longest = max(pairs, key=lambda pair: len(pair.plain.tokens))
+    text = [*requests[longest.id].prompt, *longest.plain.tokens]
+    summary["rounding_between_shapes"] = rounding_between_shapes(engine.backend, text, num_steps + 1)
     settings: dict[str, Any] = {
         "prompts": prompts,
         "split": split,
@@ -154,11 +158,12 @@ def _table(summary: dict[str, Any], settings: dict[str, Any]) -> None:
             f"overhead {100 * parts['overhead_share']:.1f} %",
         )
     table.add_row("identical answers", f"{summary['identical']} of {summary['prompts']}", "")
+    table.add_row("a logit's rounding between batch shapes", f"{summary['rounding_between_shapes']:.2g}", "")
     Console().print(table)
     for difference in summary["differences"][:5]:
         typer.echo(
             f"First difference at token {difference['place']}: {difference['plain_token']} or "
-            f"{difference['speculative_token']}, {difference['gap']:.3f} apart in the target's logits"
+            f"{difference['speculative_token']}, {difference['gap'] or 0:.3f} apart in the target's logits"
         )
     for line in summary["notes"]:
         typer.echo(line)

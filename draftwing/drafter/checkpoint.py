@@ -67,7 +67,8 @@ def save_drafter(
 ) -> None:
     """Write a drafter folder; contract.json is last, so a folder that has it is whole."""
     tensors = {name: weight.detach().to("cpu", dtype) for name, weight in model.named_parameters()}
-    tensors["d2t"], tensors["t2d"] = vocabulary.offsets_D, vocabulary.member_V
+    if model.config.draft_vocab_size < model.config.vocab_size:
+        tensors["d2t"], tensors["t2d"] = vocabulary.offsets_D, vocabulary.member_V
     save_tensors(folder / "model.safetensors", tensors)
     write_json(folder / "config.json", _config_json(model.config, contract.capture.taps.boundaries, dtype))
     write_contract(folder, contract)
@@ -148,7 +149,7 @@ def load_drafter(
 
 
 def _foreign_taps(raw: dict[str, Any], folder: Path, convention: Convention | None) -> tuple[int, ...]:
-    nested = (raw.get("eagle_config") or {}).get(IDS)
+    nested = _nested(raw).get(IDS)
     ids = nested or raw.get(IDS)
     if not ids:
         raise UserError(
@@ -171,14 +172,25 @@ def _foreign_taps(raw: dict[str, Any], folder: Path, convention: Convention | No
     return tuple(number + (convention == "output") for number in ids)
 
 
+def _nested(raw: dict[str, Any]) -> dict[str, Any]:
+    nested = raw.get("eagle_config") or {}
+    if not isinstance(nested, dict):
+        raise UserError("The drafter's eagle_config is no object.", "Mend it in config.json.")
+    return nested
+
+
 def _config_of(raw: dict[str, Any], taps: int, folder: Path) -> DrafterConfig:
+    nested = _nested(raw)
     unknown = sorted(set(raw) - _HARMLESS - set(_RENAMED) - _OPTIONAL)
+    unknown += sorted(set(nested) - {IDS, "use_aux_hidden_state", *_MUST_BE_OFF})
     if unknown:
         raise UserError(
             f"{folder}: config.json has keys that are not known here: {', '.join(unknown)}.",
             "Remove those that change nothing.",
         )
-    switched = [name for name in _MUST_BE_OFF if raw.get(name)]
+    switched = [name for name in _MUST_BE_OFF if raw.get(name) or nested.get(name)]
+    if nested.get("use_aux_hidden_state", True) is not True:
+        switched.append("use_aux_hidden_state off")
     if switched or raw.get("num_hidden_layers", 1) != 1 or raw.get("hidden_act", "silu") != "silu":
         what = (
             ", ".join(switched)
@@ -191,6 +203,9 @@ def _config_of(raw: dict[str, Any], taps: int, folder: Path) -> DrafterConfig:
     missing = sorted(set(_RENAMED) - set(raw))
     if missing:
         raise UserError(f"{folder}: config.json does not state {', '.join(missing)}.", "Add what it was trained with.")
+    for key in (*_RENAMED, *_OPTIONAL & set(raw)):
+        if isinstance(raw[key], bool) or not isinstance(raw[key], int | float):
+            raise UserError(f"{folder}: config.json says {key} is {raw[key]!r}.", "It must be a number.")
     sizes = {ours: raw[key] for key, ours in _RENAMED.items()}
     return DrafterConfig(
         **sizes,

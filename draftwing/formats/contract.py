@@ -57,7 +57,7 @@ class DrafterContract(_Strict):
     trained_context: int
     train_depth: int
     trained_tokens: int
-    position_acceptances: tuple[float, ...]
+    position_acceptances: tuple[float | None, ...]
     accept_length: float | None
 
 

@@ -41,7 +41,9 @@ def whole_file(path: Path) -> Iterator[Path]:
 def write_json(path: Path, content: Any) -> None:
     """Write JSON atomically, indented."""
     with whole_file(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.write_text(
+            json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
+        )
 
 
 def read_json(path: Path, what: str, remedy: str) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -98,8 +97,3 @@ class TensorFolder:
                 f"{self.folder} holds {len(left)} tensors that this architecture does not use, first {left[0]}.",
                 "Check that config.json names the right architecture.",
             )
-
-
-def finite(tensor: Tensor) -> bool:
-    """True when no value is NaN or infinite."""
-    return bool(torch.isfinite(tensor).all())

@@ -29,13 +29,9 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        usable = self.temperature == 0 or 0.01 <= self.temperature <= 100
         checks = (
-            (
-                self.temperature == 0 or 0.01 <= self.temperature <= 100,
-                "temperature",
-                self.temperature,
-                "0, or 0.01 to 100",
-            ),
+            (usable, "temperature", self.temperature, "0 (greedy), or 0.01 to 100"),
             (self.top_k >= 0, "top-k", self.top_k, "0 (off) or more"),
             (0 < self.top_p <= 1, "top-p", self.top_p, "above 0 and at most 1"),
             (0 <= self.min_p <= 1, "min-p", self.min_p, "between 0 and 1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -106,8 +107,12 @@ class Trainer:
             progress.epoch, progress.batch = progress.epoch + 1, 0
             if heldout is not None:
                 figures = self.evaluate(heldout)
+                self._note(figures)
             if checkpoint:
                 self.save(checkpoint)
+        if figures is None and heldout is not None:
+            # A finished run taken up again: measured anew, noted already.
+            figures = self.evaluate(heldout)
         return figures
 
     def train_batch(self, source: SampleSource, numbers: list[int], share: float) -> list[float]:
@@ -120,7 +125,10 @@ class Trainer:
             batch = batch.to(device, self._dtype)
             counts_J = batch.counts_JQ.sum(1).double()
             sums[1] = counts_J
-        counted_J = self._group.sum(sums[1].clone()).clamp(min=1)
+        counted_J = self._group.sum(sums[1].clone())
+        if not counted_J.any():
+            return [0.0] * depth
+        counted_J = counted_J.clamp(min=1)
         if batch is not None:
             losses = chain_losses(
                 self._unroller, self.drafter, batch, self._teacher.probabilities(batch.teacher_states_PH), depth
@@ -140,9 +148,11 @@ class Trainer:
         return [float(loss) for loss in mean_J]
 
     def evaluate(self, heldout: SampleSource) -> HeldOut:
-        """Walk the held-out samples and note the figures."""
+        """Walk the held-out samples."""
         samples = (heldout[number] for number in range(len(heldout)))
-        figures = evaluate(self.drafter, self._teacher, self._vocabulary, samples, self._settings.depth, self._dtype)
+        return evaluate(self.drafter, self._teacher, self._vocabulary, samples, self._settings.depth, self._dtype)
+
+    def _note(self, figures: HeldOut) -> None:
         self.progress.evaluations.append(
             {
                 "tokens": self.progress.tokens,
@@ -151,7 +161,6 @@ class Trainer:
                 "mean_over_positions": figures.mean_over_positions,
             }
         )
-        return figures
 
     def save(self, path: Path) -> None:
         """Write a checkpoint atomically (the leading process only)."""
@@ -170,9 +179,9 @@ class Trainer:
         """Take up a checkpoint; UserError when it is damaged or of a run with other settings."""
         try:
             state = torch.load(path, weights_only=True, map_location=self._teacher.embedding_VH.device)
-        except (OSError, RuntimeError, EOFError, ValueError) as error:
+        except (OSError, RuntimeError, EOFError, ValueError, LookupError, UnpicklingError) as error:
             raise UserError(f"The checkpoint {path} can not be read ({error}).", "Delete it to start again.") from None
-        if state["settings"] != self._settings_digest():
+        if not isinstance(state, dict) or state.get("settings") != self._settings_digest():
             raise UserError(
                 f"The checkpoint {path} is of a run with other settings or another vocabulary.",
                 "Repeat them, or choose another output folder.",

@@ -102,7 +102,7 @@ def drafter_config(target: TargetConfig, settings: TrainSettings, taps: int) -> 
         head_dim=target.head_dim,
         intermediate_size=settings.intermediate_size or target.intermediate_size,
         vocab_size=target.vocab_size,
-        draft_vocab_size=min(settings.draft_vocab_size, target.vocab_size),
+        draft_vocab_size=settings.draft_vocab_size,
         norm_eps=target.norm_eps,
         max_context=target.max_context,
         rope=target.rope,

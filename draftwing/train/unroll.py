@@ -75,7 +75,9 @@ class Unroller:
             yield state_QH
 
     def _rotation(self, position_R: Tensor) -> tuple[Tensor, Tensor]:
-        return self._cos_P1D[position_R], self._sin_P1D[position_R]
+        # Rows past the text's end, which never count, may stand past the context.
+        at_R = position_R.clamp(max=len(self._cos_P1D) - 1)
+        return self._cos_P1D[at_R], self._sin_P1D[at_R]
 
 
 @dataclass(frozen=True)

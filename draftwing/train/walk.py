@@ -27,14 +27,14 @@ class Cycles:
         self.accepted = self.accepted or [0] * self.steps
 
     @property
-    def accept_length(self) -> float:
+    def accept_length(self) -> float | None:
         """Committed tokens to a cycle, bonus included; tokens past the text's end are not counted."""
-        return self.committed / self.cycles if self.cycles else float("nan")
+        return self.committed / self.cycles if self.cycles else None
 
     @property
-    def position_acceptances(self) -> list[float]:
+    def position_acceptances(self) -> list[float | None]:
         """a_i: of the cycles whose first i drafts were accepted, with one more to judge, the share that took it."""
-        return [hit / seen if seen else float("nan") for hit, seen in zip(self.accepted, self.reached, strict=True)]
+        return [hit / seen if seen else None for hit, seen in zip(self.accepted, self.reached, strict=True)]
 
 
 def walk(right_JQ: Tensor, tally: Cycles) -> None:

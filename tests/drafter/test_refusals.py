@@ -136,6 +136,7 @@ CASES: dict[str, tuple[Damage, str]] = {
     "another activation": (config(hidden_act="gelu"), "hidden_act gelu"),
     "a switch inside eagle_config": (nested(norm_before_residual=True), "norm_before_residual"),
     "an unknown key inside eagle_config": (nested(residual_scale=2), "residual_scale"),
+    "no use of the taps": (nested(use_aux_hidden_state=False), "use_aux_hidden_state"),
     "no norm epsilon": (config(rms_norm_eps=None), "rms_norm_eps"),
     "no context length": (config(max_position_embeddings=None), "max_position_embeddings"),
     "no rope base": (config(rope_theta=None, rope_parameters=None), "rope base"),

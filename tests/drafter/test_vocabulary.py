@@ -30,6 +30,12 @@ def test_the_most_frequent_tokens_are_chosen_and_ties_go_to_the_lower_id(size: i
     assert most_frequent(COUNTS, size).target_ids_D.tolist() == ids
 
 
+def test_ties_go_to_the_lower_id_among_thousands() -> None:
+    counts = torch.randint(4, (5000,), generator=torch.Generator().manual_seed(0))
+    wanted = sorted(sorted(range(5000), key=lambda token: (-int(counts[token]), token))[:2000])
+    assert most_frequent(counts, 2000).target_ids_D.tolist() == wanted
+
+
 @pytest.mark.parametrize("size", [0, -1, 9])
 def test_a_size_that_the_target_can_not_fill_is_refused(size: int) -> None:
     with pytest.raises(UserError, match="Choose 1 to 8"):

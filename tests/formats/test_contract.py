@@ -53,7 +53,7 @@ def test_a_missing_contract_is_named(tmp_path: Path) -> None:
             lambda raw: raw["capture"].update(last_state="after_final_norm"),
             "capture.last_state: Input should be 'befor",
         ),
-        (lambda raw: raw.update(position_acceptances=[0.5, None]), "position_acceptances.1: "),
+        (lambda raw: raw.update(position_acceptances=[0.5, "high"]), "position_acceptances.1: "),
     ],
     ids=["absent", "version", "unknown", "convention", "type", "norm", "item"],
 )

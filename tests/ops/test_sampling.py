@@ -182,7 +182,7 @@ def test_all_of_a_seed_counts(seed: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"temperature": -0.1}, r"temperature is -0.1\. It must be 0"),
+        ({"temperature": -0.1}, r"temperature is -0.1\. It must be 0 \(greedy\)"),
         ({"temperature": float("nan")}, "temperature is nan"),
         ({"top_k": -1}, "top-k is -1"),
         ({"top_p": 0.0}, r"top-p is 0\.0\. It must be above 0 and at most 1"),

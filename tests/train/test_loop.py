@@ -57,6 +57,24 @@ def test_progress_counts_what_was_seen(texts: FeatureStore) -> None:
     assert repr(progress.evaluations[-1]) == repr(last)
 
 
+def test_each_epoch_takes_every_sample_once_in_an_order_of_its_own_while_the_share_done_rises_to_one(
+    texts: FeatureStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, taken, shares = trainer(epochs=3, batch_tokens=1), [], []
+
+    def note(source: FeatureStore, numbers: list[int], share: float) -> list[float]:
+        taken.append(numbers)
+        shares.append(share)
+        return []
+
+    monkeypatch.setattr(run, "train_batch", note)
+    run.run(texts, None, None, quiet())
+    epochs = [[number for numbers in taken[start : start + 5] for number in numbers] for start in (0, 5, 10)]
+    assert all(sorted(order) == list(range(5)) for order in epochs)
+    assert len({str(order) for order in epochs}) == 3
+    assert shares == pytest.approx([(number + 1) / 15 for number in range(15)])
+
+
 def by_hand(samples: list[Sample], step_weight: float) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Mean losses and gradients of one batch, all logits at once."""
     run = trainer()

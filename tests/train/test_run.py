@@ -13,7 +13,7 @@ import torch
 
 from draftwing.drafter.checkpoint import load_drafter
 from draftwing.formats.features import FeatureStore
-from draftwing.train.loop import TrainSettings
+from draftwing.train.loop import Trainer, TrainSettings
 from draftwing.train.run import CHECKPOINT, Run, drafter_config, train
 from tests.drafter.small import TAPS
 from tests.train.scenes import stopping_after, store
@@ -103,7 +103,11 @@ def test_a_run_that_was_broken_off_goes_on_from_the_checkpoint_in_its_folder(
     assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT]
     done = torch.load(tmp_path / CHECKPOINT)["progress"]
     assert (done["epoch"], done["batch"]) == (1, 0)
+    trained: list[list[int]] = []
+    train_batch = Trainer.train_batch
+    monkeypatch.setattr(Trainer, "train_batch", lambda *given: (trained.append(given[2]), train_batch(*given))[1])
     assert repr(train(run, tmp_path)) == repr(figures)
+    assert len(trained) == batches
     assert (tmp_path / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
 
 
