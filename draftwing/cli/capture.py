@@ -48,7 +48,7 @@ def capture(
     from draftwing.ops.sampling import Sampling  # noqa: PLC0415
     from draftwing.target.load import identity  # noqa: PLC0415
 
-    parts.set_threads(threads)
+    parts.set_threads(threads, batches=True)
     settings = CaptureSettings(
         max_prompt_tokens, max_new_tokens, Sampling(temperature, top_k, top_p, min_p, seed), keep_answers
     )

@@ -28,14 +28,18 @@ class Loaded:
     tokenizer: Tokenizer
 
 
-def set_threads(threads: int) -> int:
-    """Set torch's threads; 0 means the usable cores. Returns the number in use."""
+def set_threads(threads: int, *, batches: bool = False) -> int:
+    """Set torch's threads; 0 means the usable cores. Returns the number in use.
+
+    `batches` is for verbs that allocate large blocks over and over, and would rather keep them.
+    """
     import torch  # noqa: PLC0415 (torch loads only when a verb runs)
 
     if threads < 0:
         raise UserError(f"threads is {threads}.", "Give a positive number, or 0 for all usable cores.")
     torch.set_num_threads(threads or usable_cores())
-    keep_freed_memory()
+    if batches:
+        keep_freed_memory()
     return torch.get_num_threads()
 
 

@@ -78,7 +78,7 @@ def train(
             "Training needs features or --on-the-fly, one of the two.",
             "Give --features FOLDER, or --on-the-fly with --prompts.",
         )
-    used = parts.set_threads(threads)
+    used = parts.set_threads(threads, batches=True)
     settings = TrainSettings(
         epochs=epochs,
         depth=depth,

@@ -145,7 +145,7 @@ def load_drafter(
             f"{folder}: the vocabulary map is not the one of its contract.",
             "Weights and contract are from different runs.",
         )
-    return LoadedDrafter(model.eval().requires_grad_(False), vocabulary, taps, contract)
+    return LoadedDrafter(model.freeze(), vocabulary, taps, contract)
 
 
 def _foreign_taps(raw: dict[str, Any], folder: Path, convention: Convention | None) -> tuple[int, ...]:

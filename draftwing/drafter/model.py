@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from draftwing.drafter.config import DrafterConfig
+from draftwing.ops.linear import Product
 from draftwing.ops.norm import rms_norm
 from draftwing.ops.rope import rotate
 
@@ -30,9 +31,14 @@ class _Linear(nn.Linear):
 
     def __init__(self, width: int, rows: int) -> None:
         super().__init__(width, rows, bias=False)
+        self._frozen: Product | None = None
+
+    def freeze(self) -> None:
+        """From now on the weight does not change: lay it out for the processor."""
+        self._frozen = Product(self.weight.detach())
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight.to(x.dtype))
+        return self._frozen(x) if self._frozen else F.linear(x, self.weight.to(x.dtype))
 
 
 class _Norm(nn.Module):
@@ -88,6 +94,14 @@ class Drafter(nn.Module):
         self.midlayer = _Layer(config)
         self.norm = _Norm(config.hidden_size, config.norm_eps)
         self.lm_head = _Linear(config.hidden_size, config.draft_vocab_size)
+
+    def freeze(self) -> Drafter:
+        """Make it a drafter for decoding only: no gradients, weights laid out for the processor. Returns itself."""
+        self.eval().requires_grad_(False)
+        for module in self.modules():
+            if isinstance(module, _Linear):
+                module.freeze()
+        return self
 
     def fuse(self, features: Tensor) -> Tensor:
         """States [R, H] of features [R, A * Ht]."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from draftwing.drafter.checkpoint import LoadedDrafter
-from draftwing.ops.attention import attention
+from draftwing.ops.attention import attention, round_up
 from draftwing.ops.rope import rotation_table
 
 REFEED_ROWS = 512
@@ -37,9 +37,9 @@ class Proposer:
         self._values_1KCD = torch.zeros_like(self._keys_1KCD)
         cos_PD, sin_PD = rotation_table(config.rope, config.head_dim, capacity)
         self._cos_P1D, self._sin_P1D = cos_PD.to(weight)[:, None], sin_PD.to(weight)[:, None]
-        self._later_MM = torch.full(
-            (REFEED_ROWS, REFEED_ROWS), float("-inf"), dtype=weight.dtype, device=weight.device
-        ).triu(1)
+        # Zeros, then -inf: the mask of any row is a window of this (see `_mask`).
+        self._window = self._cos_P1D.new_zeros(2 * capacity)
+        self._window[capacity:] = float("-inf")
         self.length = 0
 
     def reset(self) -> None:
@@ -81,13 +81,13 @@ class Proposer:
         self._keys_1KCD[0, :, at:end] = keys_MKD.transpose(0, 1)
         self._values_1KCD[0, :, at:end] = values_MKD.transpose(0, 1)
         queries_1NMD = model.queries(mixed, cos, sin).transpose(0, 1)[None]
-        mixed_1NMD = attention(
-            queries_1NMD, self._keys_1KCD[:, :, :end], self._values_1KCD[:, :, :end], self._mask(M, at)
-        )
+        T = round_up(end, self._keys_1KCD.shape[2])
+        mask = self._mask(M, at, T)
+        mixed_1NMD = attention(queries_1NMD, self._keys_1KCD[:, :, :T], self._values_1KCD[:, :, :T], mask)
         return model.finish(state_MH, mixed_1NMD[0].transpose(0, 1).reshape(M, -1))
 
-    def _mask(self, M: int, at: int) -> Tensor | None:
-        """Additive causal mask [1, 1, M, at + M]; None for one row, which sees everything."""
-        if M == 1:
-            return None
-        return torch.cat([self._later_MM.new_zeros(M, at), self._later_MM[:M, :M]], 1)[None, None]
+    def _mask(self, M: int, at: int, T: int) -> Tensor:
+        """Additive causal mask [1, 1, M, T]: row i sees entries 0..at + i."""
+        first = len(self._window) // 2 - 1 - at
+        rows = [self._window[first - row : first - row + T] for row in range(M)]
+        return (rows[0][None] if M == 1 else torch.stack(rows))[None, None]

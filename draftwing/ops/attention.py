@@ -12,6 +12,14 @@ from torch import Tensor
 
 # Up to here two plain matrix products are quicker than the fused kernel, which is built for long queries.
 SHORT_QUERY = 16
+# Contexts are rounded up to this many entries and masked: oneDNN makes (and keeps) a kernel for every new shape, which
+# cost a tenth of a decoding step and megabytes to every new length.
+CONTEXT_STEP = 64
+
+
+def round_up(length: int, capacity: int) -> int:
+    """The context length whose shapes are used for `length` live entries."""
+    return min(-(-length // CONTEXT_STEP) * CONTEXT_STEP, capacity)
 
 
 def attention(q_BNMD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, mask_B1MT: Tensor | None) -> Tensor:

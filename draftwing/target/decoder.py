@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from draftwing.ops.attention import attention
+from draftwing.ops.attention import attention, round_up
 from draftwing.ops.norm import rms_norm
 from draftwing.ops.rope import rotate, rotation_table
 from draftwing.target.backend import Forward, Rows
@@ -52,7 +52,8 @@ class Decoder:
         self.cache.require_room(slots, M)
         starts = self.cache.lengths[slots.start : slots.stop]
         cos, sin = self._rotation(starts, M, positions_M)
-        mask_B1MT = _mask(starts, M, visible_MM, self.weights.head)
+        T = round_up(max(starts) + M, self.cache.capacity)
+        mask_B1MT = _mask(starts, M, T, visible_MM, self.weights.head)
         hidden = self.embed(tokens_BM)
         tapped = hidden.new_empty(B, M, len(taps), hidden.shape[-1]) if taps else None
         for index, layer in enumerate(self.weights.layers):
@@ -88,44 +89,43 @@ class Decoder:
         starts: list[int],
         cos: Tensor,
         sin: Tensor,
-        mask: Tensor | None,
+        mask_B1MT: Tensor,
     ) -> Tensor:
         B, M, _ = hidden.shape
         N, K, D = self.config.heads, self.config.kv_heads, self.config.head_dim
         eps = self.config.norm_eps
         normed = rms_norm(hidden, layer.attention_norm, eps)
-        qkv_BMND = F.linear(normed, layer.qkv, layer.qkv_bias).view(B, M, N + 2 * K, D)
+        qkv_BMND = layer.qkv(normed).view(B, M, N + 2 * K, D)
         qk = qkv_BMND[:, :, : N + K]
         if layer.query_norm is not None and layer.key_norm is not None:
             qk = torch.cat(
                 [rms_norm(qk[:, :, :N], layer.query_norm, eps), rms_norm(qk[:, :, N:], layer.key_norm, eps)], 2
             )
         qk = rotate(qk, cos, sin)
-        keys, values = self._append(index, slots, starts, qk[:, :, N:], qkv_BMND[:, :, N + K :])
-        mixed_BNMD = attention(qk[:, :, :N].transpose(1, 2), keys, values, mask)
-        return F.linear(mixed_BNMD.transpose(1, 2).reshape(B, M, N * D), layer.output, layer.output_bias)
+        self._append(index, slots, starts, qk[:, :, N:], qkv_BMND[:, :, N + K :])
+        held, T = slice(slots.start, slots.stop), mask_B1MT.shape[-1]
+        keys, values = self.cache.keys_LSKCD[index, held, :, :T], self.cache.values_LSKCD[index, held, :, :T]
+        mixed_BNMD = attention(qk[:, :, :N].transpose(1, 2), keys, values, mask_B1MT)
+        return layer.output(mixed_BNMD.transpose(1, 2).reshape(B, M, N * D))
 
-    def _append(
-        self, index: int, slots: range, starts: list[int], keys_BMKD: Tensor, values_BMKD: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Write the new entries and return views [B, K, T, D] of all live ones."""
-        M, end = keys_BMKD.shape[1], max(starts) + keys_BMKD.shape[1]
+    def _append(self, index: int, slots: range, starts: list[int], keys_BMKD: Tensor, values_BMKD: Tensor) -> None:
+        """Write the new entries behind the cached ones."""
+        M = keys_BMKD.shape[1]
         stores = (
             self.cache.keys_LSKCD[index, slots.start : slots.stop],
             self.cache.values_LSKCD[index, slots.start : slots.stop],
         )
         for store_BKCD, new_BMKD in zip(stores, (keys_BMKD, values_BMKD), strict=True):
             if min(starts) == max(starts):
-                store_BKCD[:, :, starts[0] : end] = new_BMKD.transpose(1, 2)
+                store_BKCD[:, :, starts[0] : starts[0] + M] = new_BMKD.transpose(1, 2)
             else:
                 at_BM = torch.tensor(starts)[:, None] + torch.arange(M)
                 store_BKCD[torch.arange(len(starts))[:, None], :, at_BM] = new_BMKD
-        return stores[0][:, :, :end], stores[1][:, :, :end]
 
     def _mlp(self, layer: LayerWeights, hidden: Tensor) -> Tensor:
-        gate_up = F.linear(rms_norm(hidden, layer.mlp_norm, self.config.norm_eps), layer.gate_up, layer.gate_up_bias)
+        gate_up = layer.gate_up(rms_norm(hidden, layer.mlp_norm, self.config.norm_eps))
         gate, up = gate_up.chunk(2, -1)
-        return F.linear(F.silu(gate, inplace=True).mul_(up), layer.down, layer.down_bias)
+        return layer.down(F.silu(gate, inplace=True).mul_(up))
 
     def _logits(self, hidden_BMH: Tensor, rows: Rows) -> Tensor | None:
         if rows == "none":
@@ -134,25 +134,25 @@ class Decoder:
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits of states at boundary B_n (before the final norm)."""
-        return F.linear(rms_norm(hidden, self.weights.final_norm, self.config.norm_eps), self.weights.head)
+        return self.weights.logits(rms_norm(hidden, self.weights.final_norm, self.config.norm_eps))
 
 
-def _mask(starts: list[int], M: int, visible_MM: Tensor | None, like: Tensor) -> Tensor | None:
-    """Additive mask [B, 1, M, T], or None when every new row sees every live entry.
+def _mask(starts: list[int], M: int, T: int, visible_MM: Tensor | None, like: Tensor) -> Tensor:
+    """Additive mask [B, 1, M, T].
 
     Row i of a sequence that held s tokens sees entries 0..s-1, and new entry s + j where visible[i, j]:
 
-        entry      0 .. s-1 | s   s+1  s+2 | up to T-1 (longer neighbours)
+        entry      0 .. s-1 | s   s+1  s+2 | up to T-1 (longer neighbours, and rounding up)
         row 0      yes      | yes  -    -  |  -
         row 1      yes      | yes  yes  -  |  -
     """
-    if M == 1 and min(starts) == max(starts):
-        return None
+    start_B11 = torch.tensor(starts, device=like.device)[:, None, None]
+    entry_T = torch.arange(T, device=like.device)
     if visible_MM is None:
-        visible_MM = torch.ones(M, M, dtype=torch.bool).tril()
-    visible_BMT = torch.zeros(len(starts), M, max(starts) + M, dtype=torch.bool)
-    for row, start in enumerate(starts):
-        visible_BMT[row, :, :start] = True
-        visible_BMT[row, :, start : start + M] = visible_MM
-    mask = torch.zeros(visible_BMT.shape, dtype=like.dtype).masked_fill_(~visible_BMT, float("-inf"))
-    return mask[:, None].to(like.device)
+        hidden_BMT = entry_T > start_B11 + torch.arange(M, device=like.device)[:, None]
+    else:
+        hidden_BMT = (entry_T >= start_B11).expand(-1, M, -1).clone()
+        for row, start in enumerate(starts):
+            hidden_BMT[row, :, start : start + M] = ~visible_MM
+    mask = torch.zeros(hidden_BMT.shape, dtype=like.dtype, device=like.device)
+    return mask.masked_fill_(hidden_BMT, float("-inf"))[:, None]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from draftwing.core.errors import UserError
 from draftwing.formats.tensors import TensorFolder
+from draftwing.ops.linear import Product
 from draftwing.target.config import TargetConfig
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -21,27 +22,24 @@ class LayerWeights:
     """One decoder layer. `qkv` and `gate_up` are fused along their output rows."""
 
     attention_norm: Tensor
-    qkv: Tensor
-    qkv_bias: Tensor | None
+    qkv: Product
     query_norm: Tensor | None
     key_norm: Tensor | None
-    output: Tensor
-    output_bias: Tensor | None
+    output: Product
     mlp_norm: Tensor
-    gate_up: Tensor
-    gate_up_bias: Tensor | None
-    down: Tensor
-    down_bias: Tensor | None
+    gate_up: Product
+    down: Product
 
 
 @dataclass(frozen=True)
 class TargetWeights:
-    """The whole target. `head` is the embedding itself when they are tied."""
+    """The whole target. `head` is the embedding itself when they are tied; `logits` is the product with it."""
 
     embedding: Tensor
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor
     head: Tensor
+    logits: Product
     fingerprint: str
 
 
@@ -72,7 +70,7 @@ def load_weights(folder: Path, config: TargetConfig, dtype: torch.dtype, device:
                 "Set tie_word_embeddings to what the model was trained with.",
             )
     source.require_nothing_left(harmless=("rotary_emb.inv_freq",))
-    return TargetWeights(embedding, layers, final_norm, head, digest.hexdigest())
+    return TargetWeights(embedding, layers, final_norm, head, Product(head), digest.hexdigest())
 
 
 def _layer(take, prefix: str, config: TargetConfig) -> LayerWeights:  # type: ignore[no-untyped-def]
@@ -87,17 +85,18 @@ def _layer(take, prefix: str, config: TargetConfig) -> LayerWeights:  # type: ig
     pair = {"gate": I, "up": I}
     return LayerWeights(
         attention_norm=take(prefix + "input_layernorm.weight", H),
-        qkv=fused(attention, rows, H),
-        qkv_bias=fused(attention, rows, None) if config.qkv_bias else None,
+        qkv=Product(fused(attention, rows, H), fused(attention, rows, None) if config.qkv_bias else None),
         query_norm=take(attention + "q_norm.weight", D) if config.head_norms else None,
         key_norm=take(attention + "k_norm.weight", D) if config.head_norms else None,
-        output=take(attention + "o_proj.weight", H, rows["q"]),
-        output_bias=take(attention + "o_proj.bias", H) if config.output_bias else None,
+        output=Product(
+            take(attention + "o_proj.weight", H, rows["q"]),
+            take(attention + "o_proj.bias", H) if config.output_bias else None,
+        ),
         mlp_norm=take(prefix + "post_attention_layernorm.weight", H),
-        gate_up=fused(mlp, pair, H),
-        gate_up_bias=fused(mlp, pair, None) if config.mlp_bias else None,
-        down=take(mlp + "down_proj.weight", H, I),
-        down_bias=take(mlp + "down_proj.bias", H) if config.mlp_bias else None,
+        gate_up=Product(fused(mlp, pair, H), fused(mlp, pair, None) if config.mlp_bias else None),
+        down=Product(
+            take(mlp + "down_proj.weight", H, I), take(mlp + "down_proj.bias", H) if config.mlp_bias else None
+        ),
     )
 
 
