@@ -19,8 +19,6 @@ LEVELS = (
     {"formats", "parallel", "ops", "native"},
     {"core"},
 )
-# formats reads rope and sizes as data; the arrow inside a line that design needs is none.
-ALLOWED_INSIDE_A_LEVEL: set[tuple[str, str]] = set()
 
 
 def _level(room: str) -> int:
@@ -50,7 +48,7 @@ def test_imports_point_down_only() -> None:
     wrong = [
         f"{source} -> {to} at {where}"
         for source, to, where in _arrows()
-        if source != to and (source, to) not in ALLOWED_INSIDE_A_LEVEL and _level(source) >= _level(to)
+        if source != to and _level(source) >= _level(to)
     ]
     assert not wrong, "\n".join(sorted(wrong))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,6 +78,24 @@ def test_past_the_drafters_context_it_goes_on_plainly_and_says_so(tiny_folder: P
     assert b.counters.cycles > 0
     assert len(b.notes) == 1
     assert "45 tokens" in b.notes[0]
+
+
+def test_no_chain_reaches_past_the_drafters_context(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain of 3 drafts behind n tokens needs n + 3 inside the trained context, and the last one fits close."""
+    _, speculative = _speculating(tiny_folder, Request(PROMPT, 60), 3)
+    speculative._draft_limit = 45
+    oracle: Any = speculative._proposer
+    real, ends = oracle.propose, []
+
+    def watched(features_MF: Any, next_tokens_M: Any, num_steps: int) -> list[int]:
+        drafts: list[int] = real(features_MF, next_tokens_M, num_steps)
+        # All tokens but the first have been fed as next tokens.
+        ends.append(len(oracle._fed) + 1 + num_steps)
+        return drafts
+
+    monkeypatch.setattr(oracle, "propose", watched)
+    speculative.generate(Request(PROMPT, 60))
+    assert 45 - 4 < max(ends) <= 45
 
 
 @pytest.mark.parametrize("committed", [1, 2, 3])
