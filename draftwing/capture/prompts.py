@@ -161,10 +161,14 @@ def _first_human(turns: list[Any]) -> str | None:
     return next((turn["value"] for turn in turns if turn.get("from") in {"human", "user"}), "")
 
 
+def completion_prompt(function: str) -> Prompt:
+    """Ask for the body of a Python function that is given as signature and docstring."""
+    return prompt_of(
+        [{"role": "user", "content": f"Complete this Python function.\n\n```python\n{function.rstrip()}\n```"}]
+    )
+
+
 def _humaneval(path: Path) -> Iterator[Prompt]:
     with gzip.open(path, "rt", encoding="utf-8") as file:
         for line in file:
-            problem = json.loads(line)["prompt"]
-            yield prompt_of(
-                [{"role": "user", "content": f"Complete this Python function.\n\n```python\n{problem.rstrip()}\n```"}]
-            )
+            yield completion_prompt(json.loads(line)["prompt"])

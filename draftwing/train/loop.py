@@ -21,17 +21,18 @@ from draftwing.train.batch import make_batch, plan
 from draftwing.train.dataset import SampleSource
 from draftwing.train.evaluate import HeldOut, evaluate
 from draftwing.train.optimizer import Optimizer
-from draftwing.train.unroll import Teacher, Unroller, chain_losses
+from draftwing.train.unroll import LaterRows, Teacher, Unroller, chain_losses
 
 
 class TrainSettings(BaseModel):
-    """What a run does. Step weights are step_weight ** j for step j."""
+    """What a run does. Step weights are step_weight ** j for step j; `later_rows` as in `chain_losses`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     epochs: int = Field(3, ge=1)
     depth: int = Field(5, ge=1)
     step_weight: float = Field(0.8, gt=0)
+    later_rows: LaterRows = "all"
     batch_tokens: int = Field(4096, ge=1)
     draft_vocab_size: int = Field(8192, ge=1)
     intermediate_size: int | None = None
@@ -121,25 +122,25 @@ class Trainer:
         depth, device = self._settings.depth, self._teacher.embedding_VH.device
         batch = make_batch(mine, self._vocabulary, depth)
         sums = torch.zeros(2, depth, dtype=torch.float64, device=device)
+        counts_J = torch.zeros(depth, dtype=torch.float64, device=device)
         if batch is not None:
             batch = batch.to(device, self._dtype)
             counts_J = batch.counts_JQ.sum(1).double()
-            sums[1] = counts_J
-        counted_J = self._group.sum(sums[1].clone())
-        if not counted_J.any():
+        counts_J = self._group.sum(counts_J)
+        if not counts_J.any():
             return [0.0] * depth
-        counted_J = counted_J.clamp(min=1)
         if batch is not None:
-            losses = chain_losses(
-                self._unroller, self.drafter, batch, self._teacher.probabilities(batch.teacher_states_PH), depth
-            )
-            (losses.loss_J * (self._weights_J / counted_J)).sum().backward()
-            sums[0] = losses.loss_J.detach()
+            teacher_PV = self._teacher.probabilities(batch.teacher_states_PH)
+            losses = chain_losses(self._unroller, batch, teacher_PV, depth, self._settings.later_rows)
+            # The mean over all rows that could count: a row that is left out weighs nothing, the others no more.
+            (losses.loss_J * (self._weights_J / counts_J.clamp(min=1))).sum().backward()
+            sums = torch.stack([losses.loss_J.detach(), losses.counted_J])
         parameters = list(self.drafter.parameters())
         self._group.sum_gradients(parameters)
         torch.nn.utils.clip_grad_norm_(parameters, self._settings.clip)
         self._optimizer.step(share)
-        mean_J = self._group.sum(sums[0]) / counted_J
+        loss_J, rows_J = self._group.sum(sums)
+        mean_J = loss_J / rows_J.clamp(min=1)
         if not torch.isfinite(mean_J).all():
             raise UserError(
                 "The loss is no longer finite.",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,8 @@ from draftwing.target.load import Target
 from draftwing.train.attention import chain_attention
 from draftwing.train.batch import Batch
 from draftwing.train.loss import soft_cross_entropy, teacher_probabilities
+
+LaterRows = Literal["all", "accepted"]
 
 
 class Teacher:
@@ -42,42 +45,75 @@ class Unroller:
     """Runs the chain of a batch; holds the rotation table."""
 
     def __init__(self, drafter: Drafter, embedding_VH: Tensor) -> None:
-        self._drafter, self._embedding_VH = drafter, embedding_VH
+        self.drafter, self._embedding_VH = drafter, embedding_VH
         config = drafter.config
         cos_PD, sin_PD = rotation_table(config.rope, config.head_dim, config.max_context)
         self._cos_P1D, self._sin_P1D = cos_PD.to(embedding_VH)[:, None], sin_PD.to(embedding_VH)[:, None]
 
     def states(self, batch: Batch, depth: int) -> Iterator[Tensor]:
-        """Yield the states [Q, H] after each step (before the drafter's final norm)."""
-        drafter, position_Q = self._drafter, batch.position_R[batch.query_Q]
-        fused_RH = drafter.fuse(batch.features_RF)
-        mixed_RE = drafter.mix(F.embedding(batch.next_token_R, self._embedding_VH), fused_RH)
-        keys, values = drafter.keys_values(mixed_RE, *self._rotation(batch.position_R))
-        state_QH, mixed_QE = fused_RH[batch.query_Q], mixed_RE[batch.query_Q]
-        own: list[tuple[Tensor, Tensor]] = []
-        for step in range(depth):
-            cos, sin = self._rotation(position_Q + step)
-            if step:
-                mixed_QE = drafter.mix(F.embedding(batch.token_JQ[step], self._embedding_VH), state_QH)
-                own.append(drafter.keys_values(mixed_QE, cos, sin))
-            queries = drafter.queries(mixed_QE, cos, sin)
-            attended = [
-                chain_attention(
-                    queries[span.queries],
-                    span.first,
-                    keys[span.keys],
-                    values[span.keys],
-                    [(k[span.queries], v[span.queries]) for k, v in own],
-                )
-                for span in batch.spans
-            ]
-            state_QH = drafter.finish(state_QH, torch.cat(attended))
-            yield state_QH
+        """Yield the states [Q, H] of all query rows after each step (before the drafter's final norm)."""
+        chain = Chain(self, batch)
+        for _ in range(depth):
+            yield chain.step()
 
-    def _rotation(self, position_R: Tensor) -> tuple[Tensor, Tensor]:
+    def embed(self, token_R: Tensor) -> Tensor:
+        """The target's embeddings [R, H]."""
+        return F.embedding(token_R, self._embedding_VH)
+
+    def rotation(self, position_R: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin [R, 1, D]."""
         # Rows past the text's end, which never count, may stand past the context.
         at_R = position_R.clamp(max=len(self._cos_P1D) - 1)
         return self._cos_P1D[at_R], self._sin_P1D[at_R]
+
+
+class Chain:
+    """The chains of a batch on their way: one from each query row that is still kept.
+
+    A chain sees step-0 keys, which are every row's, and its own later keys, which are nobody else's: so leaving
+    chains out changes nothing for the others. `row_Q` are the query rows kept, rising.
+    """
+
+    def __init__(self, unroller: Unroller, batch: Batch) -> None:
+        self._unroller, self._batch, self._step = unroller, batch, 0
+        drafter = unroller.drafter
+        fused_RH = drafter.fuse(batch.features_RF)
+        mixed_RE = drafter.mix(unroller.embed(batch.next_token_R), fused_RH)
+        self._keys, self._values = drafter.keys_values(mixed_RE, *unroller.rotation(batch.position_R))
+        self._state_QH, self._mixed_QE = fused_RH[batch.query_Q], mixed_RE[batch.query_Q]
+        self._own: list[tuple[Tensor, Tensor]] = []
+        self.row_Q = torch.arange(len(batch.query_Q), device=batch.query_Q.device)
+
+    def keep(self, kept_Q: Tensor) -> None:
+        """Go on with the rows where `kept_Q` [Q] is true."""
+        self.row_Q, self._state_QH = self.row_Q[kept_Q], self._state_QH[kept_Q]
+        self._own = [(keys[kept_Q], values[kept_Q]) for keys, values in self._own]
+
+    def step(self) -> Tensor:
+        """Take the next step; returns the states [Q, H] of the rows kept."""
+        unroller, batch, drafter = self._unroller, self._batch, self._unroller.drafter
+        position_Q = batch.position_R[batch.query_Q[self.row_Q]]
+        cos, sin = unroller.rotation(position_Q + self._step)
+        if self._step:
+            self._mixed_QE = drafter.mix(unroller.embed(batch.token_JQ[self._step][self.row_Q]), self._state_QH)
+            self._own.append(drafter.keys_values(self._mixed_QE, cos, sin))
+        queries = drafter.queries(self._mixed_QE, cos, sin)
+        # Where each conversation's queries end among the rows kept.
+        ends = torch.tensor([span.queries.stop for span in batch.spans], device=self.row_Q.device)
+        bounds = [0, *torch.searchsorted(self.row_Q, ends).tolist()]
+        attended = [
+            chain_attention(
+                queries[start:end],
+                position_Q[start:end],
+                self._keys[span.keys],
+                self._values[span.keys],
+                [(k[start:end], v[start:end]) for k, v in self._own],
+            )
+            for span, start, end in zip(batch.spans, bounds[:-1], bounds[1:], strict=True)
+        ]
+        self._state_QH = drafter.finish(self._state_QH, torch.cat(attended))
+        self._step += 1
+        return self._state_QH
 
 
 @dataclass(frozen=True)
@@ -89,15 +125,27 @@ class StepSums:
     right_J: Tensor
 
 
-def chain_losses(unroller: Unroller, drafter: Drafter, batch: Batch, teacher_PV: Tensor, depth: int) -> StepSums:
-    """Run the chain and sum the loss of each step; `loss_J` carries gradients."""
+def chain_losses(
+    unroller: Unroller, batch: Batch, teacher_PV: Tensor, depth: int, later_rows: LaterRows = "all"
+) -> StepSums:
+    """Run the chain and sum the loss of each step; `loss_J` carries gradients.
+
+    With `later_rows` "accepted" a row goes on to the next step only when its draft was the text's own token: the
+    rows that decoding reaches, since it throws the rest of a chain away at its first wrong draft.
+    """
+    chain, drafter = Chain(unroller, batch), unroller.drafter
     losses, counts, rights = [], [], []
-    for step, state_QH in enumerate(unroller.states(batch, depth)):
-        rows = batch.counts_JQ[step]
-        loss, chosen = soft_cross_entropy(
-            drafter.norm(state_QH[rows]), drafter.lm_head.weight, teacher_PV, batch.learns_JQ[step][rows]
+    for step in range(depth):
+        state_QH = chain.step()
+        counts_Q = batch.counts_JQ[step][chain.row_Q]
+        row_C = chain.row_Q[counts_Q]
+        loss, chosen_C = soft_cross_entropy(
+            drafter.norm(state_QH[counts_Q]), drafter.lm_head.weight, teacher_PV, batch.learns_JQ[step][row_C]
         )
+        right_C = chosen_C == batch.drafts_right_JQ[step][row_C]
         losses.append(loss)
-        counts.append(rows.sum())
-        rights.append((chosen == batch.drafts_right_JQ[step][rows]).sum())
+        counts.append(counts_Q.sum())
+        rights.append(right_C.sum())
+        if later_rows == "accepted":
+            chain.keep(counts_Q.masked_scatter(counts_Q, right_C))
     return StepSums(torch.stack(losses), torch.stack(counts), torch.stack(rights))

@@ -37,7 +37,7 @@ def test_equals_the_definition_in_value_and_every_gradient(
     weight = torch.randn(11 - first, heads * 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     results = []
     for function in (chain_attention, chain_attention_reference):
-        out = function(q, first, k, v, diagonals)
+        out = function(q, torch.arange(first, 11), k, v, diagonals)
         results.append((out, *torch.autograd.grad((out * weight).sum(), leaves)))
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
@@ -48,8 +48,8 @@ def test_rows_past_the_last_query_are_seen_by_nobody() -> None:
     spoiled = k.detach().clone()
     spoiled[7:] = float("nan")
     short = [(keys[:4], values[:4]) for keys, values in diagonals]
-    out = chain_attention(q[:4], 3, spoiled, v, short)
-    torch.testing.assert_close(out, chain_attention_reference(q[:4], 3, k, v, short))
+    out = chain_attention(q[:4], torch.arange(3, 7), spoiled, v, short)
+    torch.testing.assert_close(out, chain_attention_reference(q[:4], torch.arange(3, 7), k, v, short))
 
 
 @pytest.mark.parametrize("block", [1, 2, 512])
@@ -58,7 +58,7 @@ def test_the_mask_is_as_drawn(monkeypatch: pytest.MonkeyPatch, block: int) -> No
     monkeypatch.setattr(attention, "BLOCK", block)
     marks = torch.eye(12)
     step = [(torch.zeros(2, 1, 12), marks[start + 1 : start + 3, None]) for start in (4, 8)]
-    seen = chain_attention(torch.zeros(2, 1, 12), 1, torch.zeros(4, 1, 12), marks[:4, None], step)
+    seen = chain_attention(torch.zeros(2, 1, 12), torch.tensor([1, 2]), torch.zeros(4, 1, 12), marks[:4, None], step)
     drawing = """
         1 1 0 0   0 1 0 0   0 1 0 0
         1 1 1 0   0 0 1 0   0 0 1 0
@@ -83,7 +83,7 @@ def test_no_operation_forward_or_backward_makes_as_much_as_a_square_of_the_lengt
     monkeypatch.setattr(attention, "BLOCK", block)
     q, k, v, diagonals = long_case(T)
     with Largest() as largest:
-        chain_attention(q, 0, k, v, diagonals).sum().backward()
+        chain_attention(q, torch.arange(len(q)), k, v, diagonals).sum().backward()
     assert q.grad is not None
     assert block * T <= largest.numel <= block * (T + 2)
 
@@ -101,7 +101,7 @@ def test_what_is_kept_for_the_backward_pass_grows_with_the_length_and_not_its_sq
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        out = chain_attention(q, 0, k, v, diagonals)
+        out = chain_attention(q, torch.arange(len(q)), k, v, diagonals)
     # Views of one tensor share its storage.
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
     assert out.requires_grad

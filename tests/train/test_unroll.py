@@ -6,6 +6,7 @@ engine's own drafts behind token t + 1, and row t of the unroll must go through 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from draftwing.train import attention
 from draftwing.train.align import chain_rows
 from draftwing.train.batch import Batch, make_batch
 from draftwing.train.loss import soft_cross_entropy_reference
-from draftwing.train.unroll import Teacher, Unroller, chain_losses
+from draftwing.train.unroll import Chain, Teacher, Unroller, chain_losses
 from tests.drafter.small import TAPS, random_drafter, spread_vocabulary
 from tests.train.tiny_world import CONTEXT, World, loaded, open_world, random_prompt
 
@@ -135,7 +136,7 @@ def test_losses_are_sums_over_the_rows_that_count(world: World, drafter: LoadedD
     assert batch is not None
     teacher = Teacher(world.target, drafter.vocabulary, torch.float32)
     model, unroller = drafter.model, Unroller(drafter.model, world.target.weights.embedding)
-    sums = chain_losses(unroller, model, batch, teacher.probabilities(batch.teacher_states_PH), 3)
+    sums = chain_losses(unroller, batch, teacher.probabilities(batch.teacher_states_PH), 3)
     world.decoder.cache.lengths[0] = 0
     logits_TV = world.decoder.forward(text.tokens_T[None], range(1)).logits_BMV[0]
     ids = drafter.vocabulary.target_ids_D
@@ -151,3 +152,54 @@ def test_losses_are_sums_over_the_rows_that_count(world: World, drafter: LoadedD
         assert int(sums.counted_J[step]) == len(kept) > 0
         assert float(sums.loss_J[step]) == pytest.approx(float(loss), rel=1e-5)
         assert int(sums.right_J[step]) == int((ids[chosen] == said).sum())
+
+
+def test_rows_that_are_left_out_change_nothing_for_the_others(
+    world: World, drafter: LoadedDrafter, text: Sample
+) -> None:
+    """Two conversations, rows dropped after every step, one conversation to its last row."""
+    batch = make_batch([text, taught(text, 7, [1, 2, 3, 4, 5])], drafter.vocabulary, STEPS + 1)
+    assert batch is not None
+    unroller = Unroller(drafter.model, world.target.weights.embedding)
+    generator = torch.Generator().manual_seed(1)
+    chain = Chain(unroller, batch)
+    sizes = []
+    for step, whole_QH in enumerate(unroller.states(batch, STEPS)):
+        torch.testing.assert_close(chain.step(), whole_QH[chain.row_Q], rtol=1e-5, atol=1e-5)
+        kept = torch.rand(len(chain.row_Q), generator=generator) < 0.7
+        if step == 1:
+            kept &= chain.row_Q < batch.spans[0].queries.stop
+        chain.keep(kept)
+        sizes.append(len(chain.row_Q))
+    assert sizes == sorted(sizes, reverse=True) and 0 < sizes[-1] < sizes[0]
+    chain.keep(torch.zeros(sizes[-1], dtype=torch.bool))
+    assert chain.step().shape == (0, drafter.model.config.hidden_size)
+
+
+def test_accepted_rows_alone_go_on_to_the_next_step(world: World, text: Sample) -> None:
+    """The loss of each step is that of the rows whose drafts so far were the text's own tokens."""
+    config = world.config(272)
+    drafter = loaded(random_drafter(config), spread_vocabulary(config))
+    batch = make_batch([text], drafter.vocabulary, 3)
+    assert batch is not None
+    model, unroller = drafter.model, Unroller(drafter.model, world.target.weights.embedding)
+    teacher_PV = Teacher(world.target, drafter.vocabulary, torch.float32).probabilities(batch.teacher_states_PH)
+    states = list(unroller.states(batch, 3))
+    choices_JQ = torch.stack([model.logits(state_QH).argmax(-1) for state_QH in states])
+    # Every other row's first draft, and every fourth row's second, are made right by decree.
+    right_JQ = torch.full_like(choices_JQ, -1)
+    right_JQ[0, ::2], right_JQ[1, ::4] = choices_JQ[0, ::2], choices_JQ[1, ::4]
+    batch = replace(batch, drafts_right_JQ=right_JQ)
+    sums = chain_losses(unroller, batch, teacher_PV, 3, "accepted")
+    alive = torch.ones(len(batch.query_Q), dtype=torch.bool)
+    for step, state_QH in enumerate(states):
+        alive &= batch.counts_JQ[step]
+        loss, _ = soft_cross_entropy_reference(
+            model.norm(state_QH[alive]), model.lm_head.weight, teacher_PV, batch.learns_JQ[step][alive]
+        )
+        assert int(sums.counted_J[step]) == int(alive.sum()) > 0
+        assert float(sums.loss_J[step]) == pytest.approx(float(loss), rel=1e-5)
+        alive &= right_JQ[step] == choices_JQ[step]
+    everything = chain_losses(unroller, batch, teacher_PV, 3)
+    assert everything.counted_J.tolist() == batch.counts_JQ.sum(1).tolist()
+    assert sums.counted_J[2] < sums.counted_J[1] < sums.counted_J[0] == everything.counted_J[0]
