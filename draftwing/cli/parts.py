@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from draftwing.core.errors import UserError
-from draftwing.core.settings import keep_freed_memory, usable_cores
+from draftwing.core.machine import usable_cores
+from draftwing.core.settings import keep_freed_memory
 
 if TYPE_CHECKING:
     from draftwing.capture.prompts import Prompt, Split

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from draftwing import __version__
-from draftwing.core.settings import cpu_name, usable_cores
+from draftwing.core.machine import Machine, this_machine
 
 _PACKAGES = ("torch", "transformers", "numpy", "scipy", "safetensors")
 
@@ -29,8 +29,7 @@ class Provenance(BaseModel):
     python: str
     packages: dict[str, str]
     system: str
-    processor: str
-    cores: int
+    machine: Machine
     threads: int
 
 
@@ -44,8 +43,7 @@ def here(threads: int) -> Provenance:
         python=platform.python_version(),
         packages={name: found for name in _PACKAGES if (found := _version(name))},
         system=f"{platform.system()} {platform.machine()}",
-        processor=cpu_name(),
-        cores=usable_cores(),
+        machine=this_machine(threads),
         threads=threads,
     )
 

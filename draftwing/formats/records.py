@@ -16,7 +16,7 @@ class Record(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     kind: Literal["train", "bench"]
     provenance: Provenance
     settings: dict[str, Any]

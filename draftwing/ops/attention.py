@@ -13,7 +13,7 @@ from torch import Tensor
 # Up to here two plain matrix products are quicker than the fused kernel, which is built for long queries.
 SHORT_QUERY = 16
 # Contexts are rounded up to this many entries and masked: oneDNN makes (and keeps) a kernel for every new shape, which
-# cost a tenth of a decoding step and megabytes to every new length.
+# takes time and memory at every new length.
 CONTEXT_STEP = 64
 
 
@@ -33,7 +33,7 @@ def attention(q_BNMD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, mask_B1MT: Tensor 
     K = k_BKTD.shape[1]
     # The G heads that share a key head become rows of one product, so keys are read once.
     q_BKRD = q_BNMD.reshape(B * K, (N // K) * M, D)
-    # A slice of the cache is strided; a batched product of strided bfloat16 costs three times a copy and a product.
+    # A slice of the cache is strided; a batched product of strided bfloat16 costs more than a copy and a product.
     keys, values = k_BKTD.contiguous().flatten(0, 1), v_BKTD.contiguous().flatten(0, 1)
     scores = torch.bmm(q_BKRD, keys.transpose(-1, -2)).mul_(D**-0.5)
     if mask_B1MT is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from draftwing.core.errors import UserError
-from draftwing.core.settings import cpu_has_bfloat16
+from draftwing.core.machine import cpu_has_bfloat16
 from draftwing.formats.contract import TargetIdentity
 from draftwing.formats.files import digest_of
 from draftwing.target.config import TargetConfig, read_target_config

@@ -16,6 +16,6 @@ def test_the_certificate_names_command_versions_and_machine(monkeypatch: pytest.
     assert certificate.command == ["draftwing", "bench", "--limit", "3"]
     assert certificate.packages["torch"] == torch.__version__
     assert certificate.threads == 2
-    assert certificate.cores >= 1
-    assert certificate.processor
+    assert certificate.machine.cores >= 1
+    assert certificate.machine.model
     assert Provenance.model_validate_json(certificate.model_dump_json()) == certificate

@@ -164,9 +164,13 @@ def test_nan_logits_are_an_error_at_every_row(tiny_folder: Path, place: int) -> 
 
 
 def test_rounding_between_batch_shapes_is_within_the_stated_bound(tiny_folder: Path) -> None:
-    """Logits of a row computed alone and among up to nine: the bound that 'near tie' means in float32."""
+    """Logits of a row computed alone and among up to nine: the bound that 'near tie' means in float32.
+
+    Some processors sum in the same order for one row and for nine, so 0 is as good as any; that a difference would
+    be seen, `tests/measure/test_divergence.py` shows.
+    """
     target, _ = tiny_target(tiny_folder)
     backend = target.decoder(1, 400)
     text = torch.randint(0, 256, (120,), generator=torch.Generator().manual_seed(0)).tolist()
     worst = max(rounding_between_shapes(backend, text, rows) for rows in range(2, 10))
-    assert 0 < worst < ROUNDING
+    assert worst < ROUNDING
