@@ -6,6 +6,7 @@ import torch
 
 from draftwing.core.errors import UserError
 from draftwing.formats.features import Sample
+from draftwing.ops.sampling import argmax
 from draftwing.target.backend import Backend
 from draftwing.target.tokenizer import Tokenizer
 
@@ -23,16 +24,16 @@ def record(backend: Backend, id: str, tokens: list[int], mask: list[bool], taps:
     """Run `tokens` through slot 0 and keep taps, B_n and the greedy choice after each response token."""
     kept, last = with_last(taps, backend.config.layers)
     backend.cache.lengths[0] = 0
-    states, argmax = [], []
+    states, best = [], []
     device = backend.cache.keys_LSKCD.device
     for start in range(0, len(tokens), PREFILL_ROWS):
         rows_1M = torch.tensor([tokens[start : start + PREFILL_ROWS]], device=device)
         out = backend.forward(rows_1M, range(1), taps=kept)
         assert out.taps_BMAH is not None and out.logits_BMV is not None
         states.append(out.taps_BMAH[0, :, last].cpu())
-        argmax.append(out.logits_BMV[0].argmax(-1).cpu())
+        best.append(argmax(out.logits_BMV[0]).cpu())
     mask_T = torch.tensor(mask)
-    return Sample(id, torch.tensor(tokens), mask_T, torch.where(mask_T, torch.cat(argmax), -1), torch.cat(states))
+    return Sample(id, torch.tensor(tokens), mask_T, torch.where(mask_T, torch.cat(best), -1), torch.cat(states))
 
 
 def render_with_mask(tokenizer: Tokenizer, messages: list[dict[str, str]]) -> tuple[list[int], list[bool]]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from draftwing.capture.record import PREFILL_ROWS, with_last
 from draftwing.formats.features import Sample
-from draftwing.ops.sampling import Sampling, choose, uniforms
+from draftwing.ops.sampling import Sampling, argmax, choose, uniforms
 from draftwing.target.backend import Backend
 
 # Prompts are sorted by length inside groups of this many: neighbours in a batch then have contexts alike.
@@ -98,7 +98,7 @@ class Regenerator:
         out = self._backend.forward(self._ids(newest), range(len(newest)), taps=self._kept)
         assert out.logits_BMV is not None and out.taps_BMAH is not None
         logits_XV = out.logits_BMV[:, 0]
-        best_X = logits_XV.argmax(-1).cpu()
+        best_X = argmax(logits_XV).cpu()
         self._states_XCSH[every_X, at_X] = out.taps_BMAH[:, 0]
         self._argmax_XC[every_X, at_X] = best_X.int()
         draws_X = torch.stack(

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from draftwing.drafter.checkpoint import LoadedDrafter
-from draftwing.ops.attention import attention, round_up
+from draftwing.ops.attention import attention
 from draftwing.ops.rope import rotation_table
+from draftwing.ops.sampling import argmax
 
 REFEED_ROWS = 512
 
@@ -69,7 +70,7 @@ class Proposer:
         return ids
 
     def _choose(self, state_1H: Tensor) -> Tensor:
-        return self._target_ids_D[self._model.logits(state_1H).argmax(-1)]
+        return self._target_ids_D[argmax(self._model.logits(state_1H))]
 
     def _run(self, state_MH: Tensor, tokens_M: Tensor, at: int) -> Tensor:
         """One forward of M rows at positions at..at+M-1; returns the states after the layer."""
@@ -81,13 +82,14 @@ class Proposer:
         self._keys_1KCD[0, :, at:end] = keys_MKD.transpose(0, 1)
         self._values_1KCD[0, :, at:end] = values_MKD.transpose(0, 1)
         queries_1NMD = model.queries(mixed, cos, sin).transpose(0, 1)[None]
-        T = round_up(end, self._keys_1KCD.shape[2])
-        mask = self._mask(M, at, T)
-        mixed_1NMD = attention(queries_1NMD, self._keys_1KCD[:, :, :T], self._values_1KCD[:, :, :T], mask)
+        keys, values = self._keys_1KCD[:, :, :end], self._values_1KCD[:, :, :end]
+        mixed_1NMD = attention(queries_1NMD, keys, values, self._mask(M, at))
         return model.finish(state_MH, mixed_1NMD[0].transpose(0, 1).reshape(M, -1))
 
-    def _mask(self, M: int, at: int, T: int) -> Tensor:
-        """Additive causal mask [1, 1, M, T]: row i sees entries 0..at + i."""
+    def _mask(self, M: int, at: int) -> Tensor | None:
+        """Additive causal mask [1, 1, M, at + M]: row i sees entries 0..at + i."""
+        if M == 1:
+            return None
         first = len(self._window) // 2 - 1 - at
-        rows = [self._window[first - row : first - row + T] for row in range(M)]
-        return (rows[0][None] if M == 1 else torch.stack(rows))[None, None]
+        rows = [self._window[first - row : first - row + at + M] for row in range(M)]
+        return torch.stack(rows)[None, None]

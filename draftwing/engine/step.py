@@ -18,7 +18,7 @@ from draftwing.engine.propose import Proposer
 from draftwing.engine.request import Counters, Event, Request
 from draftwing.engine.stops import Stops
 from draftwing.engine.verify import matched
-from draftwing.ops.sampling import choose
+from draftwing.ops.sampling import argmax, choose
 from draftwing.target.backend import Backend, Forward
 
 
@@ -97,7 +97,7 @@ def choose_tokens(out: Forward, sequence: Sequence) -> list[int]:
     assert out.logits_BMV is not None
     logits_MV = out.logits_BMV[0]
     # argmax ranks NaN first, so looking at the best entries finds a NaN anywhere in a row.
-    best_M = logits_MV.argmax(-1)
+    best_M = argmax(logits_MV)
     if not torch.isfinite(logits_MV.gather(-1, best_M[:, None])).all():
         raise UserError(
             "The target's logits are NaN or infinite.",

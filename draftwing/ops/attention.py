@@ -10,35 +10,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Up to here two plain matrix products are quicker than the fused kernel, which is built for long queries.
-SHORT_QUERY = 16
-# Contexts are rounded up to this many entries and masked: oneDNN makes (and keeps) a kernel for every new shape, which
-# takes time and memory at every new length.
-CONTEXT_STEP = 64
-
-
-def round_up(length: int, capacity: int) -> int:
-    """The context length whose shapes are used for `length` live entries."""
-    return min(-(-length // CONTEXT_STEP) * CONTEXT_STEP, capacity)
+# Up to here query heads that share a key head become rows of one product. Beyond, a repeated mask costs more than
+# repeated keys.
+SHORT_QUERY = 64
 
 
 def attention(q_BNMD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, mask_B1MT: Tensor | None) -> Tensor:
-    """Softmax attention with grouped heads; returns [B, N, M, D].
+    """Softmax attention with grouped heads; returns [B, N, M, D]. Keys and values may be slices of a cache.
 
     `mask_B1MT` is added to the scores (0 or -inf; B or 1 wide); None lets every query see every key.
     """
-    if q_BNMD.shape[2] > SHORT_QUERY:
-        return F.scaled_dot_product_attention(q_BNMD, k_BKTD, v_BKTD, attn_mask=mask_B1MT, enable_gqa=True)
     B, N, M, D = q_BNMD.shape
     K = k_BKTD.shape[1]
-    # The G heads that share a key head become rows of one product, so keys are read once.
-    q_BKRD = q_BNMD.reshape(B * K, (N // K) * M, D)
-    # A slice of the cache is strided; a batched product of strided bfloat16 costs more than a copy and a product.
-    keys, values = k_BKTD.contiguous().flatten(0, 1), v_BKTD.contiguous().flatten(0, 1)
-    scores = torch.bmm(q_BKRD, keys.transpose(-1, -2)).mul_(D**-0.5)
-    if mask_B1MT is not None:
-        scores.view(B, N, M, -1).add_(mask_B1MT)
-    return torch.bmm(scores.softmax(-1), values).view(B, N, M, D)
+    if M > SHORT_QUERY:
+        return F.scaled_dot_product_attention(q_BNMD, k_BKTD, v_BKTD, attn_mask=mask_B1MT, enable_gqa=True)
+    # The fused kernel works on blocks of query rows: a row to a head would leave them empty, and read keys G times.
+    G = N // K
+    q_BKRD = q_BNMD.reshape(B, K, G * M, D)
+    mask_B1RT = None if mask_B1MT is None else mask_B1MT.repeat(1, 1, G, 1)
+    return F.scaled_dot_product_attention(q_BKRD, k_BKTD, v_BKTD, attn_mask=mask_B1RT).view(B, N, M, D)
 
 
 def attention_reference(q_BNMD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, mask_B1MT: Tensor | None) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from draftwing.ops.attention import attention, round_up
+from draftwing.ops.attention import attention
 from draftwing.ops.norm import rms_norm
 from draftwing.ops.rope import rotate, rotation_table
 from draftwing.target.backend import Forward, Rows
@@ -52,8 +52,7 @@ class Decoder:
         self.cache.require_room(slots, M)
         starts = self.cache.lengths[slots.start : slots.stop]
         cos, sin = self._rotation(starts, M, positions_M)
-        T = round_up(max(starts) + M, self.cache.capacity)
-        mask_B1MT = _mask(starts, M, T, visible_MM, self.weights.head)
+        mask_B1MT = _mask(starts, M, visible_MM, self.weights.head)
         hidden = self.embed(tokens_BM)
         tapped = hidden.new_empty(B, M, len(taps), hidden.shape[-1]) if taps else None
         for index, layer in enumerate(self.weights.layers):
@@ -89,7 +88,7 @@ class Decoder:
         starts: list[int],
         cos: Tensor,
         sin: Tensor,
-        mask_B1MT: Tensor,
+        mask_B1MT: Tensor | None,
     ) -> Tensor:
         B, M, _ = hidden.shape
         N, K, D = self.config.heads, self.config.kv_heads, self.config.head_dim
@@ -103,7 +102,7 @@ class Decoder:
             )
         qk = rotate(qk, cos, sin)
         self._append(index, slots, starts, qk[:, :, N:], qkv_BMND[:, :, N + K :])
-        held, T = slice(slots.start, slots.stop), mask_B1MT.shape[-1]
+        held, T = slice(slots.start, slots.stop), max(starts) + M
         keys, values = self.cache.keys_LSKCD[index, held, :, :T], self.cache.values_LSKCD[index, held, :, :T]
         mixed_BNMD = attention(qk[:, :, :N].transpose(1, 2), keys, values, mask_B1MT)
         return layer.output(mixed_BNMD.transpose(1, 2).reshape(B, M, N * D))
@@ -137,17 +136,19 @@ class Decoder:
         return self.weights.logits(rms_norm(hidden, self.weights.final_norm, self.config.norm_eps))
 
 
-def _mask(starts: list[int], M: int, T: int, visible_MM: Tensor | None, like: Tensor) -> Tensor:
-    """Additive mask [B, 1, M, T].
+def _mask(starts: list[int], M: int, visible_MM: Tensor | None, like: Tensor) -> Tensor | None:
+    """Additive mask [B, 1, M, T]; None when every row sees every entry.
 
     Row i of a sequence that held s tokens sees entries 0..s-1, and new entry s + j where visible[i, j]:
 
-        entry      0 .. s-1 | s   s+1  s+2 | up to T-1 (longer neighbours, and rounding up)
+        entry      0 .. s-1 | s   s+1  s+2 | up to T-1 (longer neighbours)
         row 0      yes      | yes  -    -  |  -
         row 1      yes      | yes  yes  -  |  -
     """
+    if M == 1 and min(starts) == max(starts):
+        return None
     start_B11 = torch.tensor(starts, device=like.device)[:, None, None]
-    entry_T = torch.arange(T, device=like.device)
+    entry_T = torch.arange(max(starts) + M, device=like.device)
     if visible_MM is None:
         hidden_BMT = entry_T > start_B11 + torch.arange(M, device=like.device)[:, None]
     else:

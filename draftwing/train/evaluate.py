@@ -11,6 +11,7 @@ from torch import Tensor
 from draftwing.drafter.model import Drafter
 from draftwing.drafter.vocabulary import VocabularyMap
 from draftwing.formats.features import Sample
+from draftwing.ops.sampling import argmax
 from draftwing.train.align import response_runs
 from draftwing.train.batch import make_batch
 from draftwing.train.loss import CHUNK
@@ -57,5 +58,5 @@ def evaluate(
 
 def _choices(drafter: Drafter, state_QH: Tensor) -> Tensor:
     return torch.cat(
-        [drafter.logits(state_QH[start : start + CHUNK]).argmax(-1) for start in range(0, len(state_QH), CHUNK)]
+        [argmax(drafter.logits(state_QH[start : start + CHUNK])) for start in range(0, len(state_QH), CHUNK)]
     )

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 
 from draftwing.ops import linear
-from draftwing.ops.attention import CONTEXT_STEP, round_up
 from draftwing.ops.linear import Product, can_pack
 
 
@@ -39,11 +38,3 @@ def test_dtypes_without_a_packed_product_go_the_plain_way() -> None:
     assert not can_pack(weight)
     x = torch.randn(3, 4, dtype=torch.float64)
     assert torch.equal(Product(weight)(x), F.linear(x, weight))
-
-
-@pytest.mark.parametrize(
-    ("length", "capacity", "used"),
-    [(1, 512, CONTEXT_STEP), (64, 512, 64), (65, 512, 128), (500, 505, 505), (30, 30, 30)],
-)
-def test_contexts_are_rounded_up_within_the_capacity(length: int, capacity: int, used: int) -> None:
-    assert round_up(length, capacity) == used

@@ -14,7 +14,7 @@ from scipy import stats
 from torch import Tensor
 
 from draftwing.core.errors import UserError
-from draftwing.ops.sampling import Sampling, choose, distribution, uniforms
+from draftwing.ops.sampling import BLOCK, Sampling, argmax, choose, choose_reference, distribution, uniforms
 
 LAST_BELOW_1 = 1 - 2.0**-53
 
@@ -194,3 +194,39 @@ def test_all_of_a_seed_counts(seed: int) -> None:
 def test_a_value_out_of_range_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         Sampling(**changes)
+
+
+@pytest.mark.parametrize("width", [1, 7, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5])
+def test_the_draw_in_two_levels_is_that_of_the_definition(width: int) -> None:
+    """Unfiltered draws, 400 rows each, some entries ruled out, uniforms at both ends among them."""
+    generator = torch.Generator().manual_seed(width)
+    logits = 4 * torch.randn(400, width, generator=generator)
+    logits[:, 1::3] = float("-inf")
+    draws = torch.rand(400, dtype=torch.float64, generator=generator)
+    draws[:2] = torch.tensor([0.0, LAST_BELOW_1])
+    sampling = Sampling(0.8)
+    chosen = choose(logits, sampling, draws)
+    # At the very ends the rounding of the two sums may decide; inside, no draw here lies that near a boundary.
+    assert torch.equal(chosen[2:], choose_reference(logits, sampling, draws)[2:])
+    assert logits.gather(1, chosen[:, None]).isfinite().all()
+
+
+@pytest.mark.parametrize("u", [0.0, 0.3, LAST_BELOW_1])
+@pytest.mark.parametrize("only", [0, BLOCK - 1, BLOCK, 2 * BLOCK + 3])
+def test_the_only_possible_token_is_drawn_wherever_it_stands(only: int, u: float) -> None:
+    logits = torch.full((1, 2 * BLOCK + 9), float("-inf"))
+    logits[0, only] = 0.0
+    assert choose(logits, Sampling(1.0), torch.tensor([u], dtype=torch.float64)).tolist() == [only]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [1, BLOCK - 1, BLOCK, 2 * BLOCK + 5])
+def test_argmax_is_the_first_largest_and_finds_nan(width: int, dtype: torch.dtype) -> None:
+    logits = torch.randn(50, width, generator=torch.Generator().manual_seed(width)).to(dtype)
+    first = [row.index(max(row)) for row in logits.tolist()]
+    assert argmax(logits).tolist() == first
+    for place in {0, width // 2, width - 1}:
+        broken = logits.clone()
+        broken[7, place] = float("nan")
+        assert argmax(broken)[7] == place
+    assert argmax(torch.full((2, width), float("-inf"), dtype=dtype)).tolist() == [0, 0]

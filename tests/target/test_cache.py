@@ -76,26 +76,30 @@ def _close(ours: Tensor, theirs: Tensor) -> bool:
     return ours.shape == theirs.shape and float((ours - theirs).norm() / theirs.norm()) < TOLERANCE
 
 
+# A text that holds short and long queries.
+LONG = 2 * SHORT_QUERY + 20
+
+
 @pytest.mark.parametrize(
     "sizes",
     [
-        [1] * 40,
-        [1, 39],
-        [SHORT_QUERY, 40 - SHORT_QUERY],
-        [SHORT_QUERY + 1, SHORT_QUERY, 40 - 2 * SHORT_QUERY - 1],
-        [5, SHORT_QUERY + 3, 1, 15],
+        [1] * LONG,
+        [1, LONG - 1],
+        [SHORT_QUERY, LONG - SHORT_QUERY],
+        [SHORT_QUERY + 1, SHORT_QUERY, LONG - 2 * SHORT_QUERY - 1],
+        [5, SHORT_QUERY + 3, 1, LONG - SHORT_QUERY - 9],
     ],
     ids=["one-by-one", "one-then-all", "boundary", "above-and-at-the-boundary", "uneven"],
 )
 def test_chunks_equal_one_prefill(target: Target, sizes: list[int]) -> None:
-    text = _text(40)
-    whole = target.decoder(context=64)
+    text = _text(LONG)
+    whole = target.decoder(context=LONG)
     logits, taps = _run(whole, text)
-    parts = target.decoder(context=64)
+    parts = target.decoder(context=LONG)
     part_logits, part_taps = _chunked(parts, text, sizes)
     assert _close(part_logits, logits)
     assert _close(part_taps, taps)
-    assert parts.cache.lengths == whole.cache.lengths == [40]
+    assert parts.cache.lengths == whole.cache.lengths == [LONG]
     assert _close(_live(parts.cache), _live(whole.cache))
 
 
@@ -126,7 +130,7 @@ def test_rollback_goes_back_only(target: Target, length: int) -> None:
 def test_a_ragged_batch_equals_single_sequences(target: Target, new: int) -> None:
     """Slots of 3, 0 and 25 tokens are fed `new` more at once; a slot that is not named keeps what it has."""
     lengths = [9, 3, 0, 25]
-    batch = target.decoder(slots=4, context=64)
+    batch = target.decoder(slots=4, context=128)
     texts = [_text(length + new, seed) for seed, length in enumerate(lengths)]
     for slot, length in enumerate(lengths):
         if length:
@@ -136,12 +140,12 @@ def test_a_ragged_batch_equals_single_sequences(target: Target, new: int) -> Non
     assert out.taps_BMAH is not None
     assert batch.cache.lengths == [9, 3 + new, new, 25 + new]
     for row, slot in enumerate(range(1, 4)):
-        alone = target.decoder(context=64)
+        alone = target.decoder(context=128)
         logits, taps = _run(alone, texts[slot])
         assert _close(out.logits_BMV[row], logits[-new:])
         assert _close(out.taps_BMAH[row], taps[-new:])
         assert _close(_live(batch.cache, slot), _live(alone.cache))
-    untouched = target.decoder(context=64)
+    untouched = target.decoder(context=128)
     _run(untouched, texts[0][:9])
     assert _close(_live(batch.cache, 0), _live(untouched.cache))
 
