@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,22 +11,14 @@ from draftwing.capture.prompts import Prompt
 from draftwing.capture.record import record
 from draftwing.capture.run import Source
 from draftwing.core.console import note, progress
+from draftwing.formats.answers import TokenAnswer, line_of, read_whole_lines
 from draftwing.formats.features import Sample
 from draftwing.target.backend import Backend
 
 
-@dataclass(frozen=True)
-class TokenAnswer:
-    """A conversation as tokens, and which of them are the response's."""
-
-    id: str
-    tokens: list[int]
-    mask: list[bool]
-
-
 def collect_answers(path: Path, prompts: list[Prompt], source: Source) -> list[TokenAnswer]:
     """Answers of all prompts, read from `path` as far as it holds them, made and appended otherwise."""
-    held = {answer.id: answer for answer in _read(path)}
+    held = {answer.id: answer for answer in read_whole_lines(path)}
     left = [prompt for prompt in source.render(prompts) if prompt.id not in held]
     if held:
         note(f"{path} holds {len(held)} answers already; {len(left)} to go.")
@@ -39,21 +28,10 @@ def collect_answers(path: Path, prompts: list[Prompt], source: Source) -> list[T
             answer = TokenAnswer(sample.id, sample.tokens_T.tolist(), sample.mask_T.tolist())
             held[answer.id] = answer
             # The leading newline parts this line from one that a kill cut off.
-            file.write("\n" + json.dumps([answer.id, answer.tokens, [int(bit) for bit in answer.mask]]))
+            file.write("\n" + line_of(answer))
             file.flush()
             meter.advance(1)
     return sorted(held.values(), key=lambda answer: answer.id)
-
-
-def _read(path: Path) -> Iterator[TokenAnswer]:
-    if not path.exists():
-        return
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            id_, tokens, mask = json.loads(line)
-        except ValueError:
-            continue
-        yield TokenAnswer(id_, tokens, [bool(bit) for bit in mask])
 
 
 class OnTheFly:

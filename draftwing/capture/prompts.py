@@ -47,7 +47,12 @@ class Prompt:
     @property
     def heldout(self) -> bool:
         """True for the share of prompts that training never sees."""
-        return int(self.id, 16) % 1000 < HELDOUT_PER_MILLE
+        return is_heldout(self.id)
+
+
+def is_heldout(id: str) -> bool:
+    """Whether the prompt with this id is one that training never sees."""
+    return int(id, 16) % 1000 < HELDOUT_PER_MILLE
 
 
 def prompt_of(messages: Iterable[dict[str, str]]) -> Prompt:

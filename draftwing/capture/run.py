@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -13,6 +14,7 @@ from draftwing.capture.record import record, render_with_mask
 from draftwing.capture.regenerate import Regenerator, TokenPrompt, in_groups
 from draftwing.core.console import note, progress
 from draftwing.core.errors import UserError
+from draftwing.formats.answers import TokenAnswer
 from draftwing.formats.contract import Contract
 from draftwing.formats.features import FeatureWriter, Sample
 from draftwing.formats.files import require_room
@@ -41,6 +43,46 @@ class CaptureSettings:
         return self.max_prompt_tokens + self.max_new_tokens
 
 
+class SampleMaker(Protocol):
+    """Where `capture` gets its samples from: `Source`, or `Answered`."""
+
+    @property
+    def new_tokens(self) -> int:
+        """The most tokens that a sample has beyond its rendered prompt."""
+        ...
+
+    def render(self, prompts: Iterable[Prompt]) -> list[TokenPrompt]:
+        """What there is to do, as token ids."""
+        ...
+
+    def samples(self, prompts: list[Prompt], rendered: list[TokenPrompt]) -> Iterator[Sample]:
+        """Yield one sample to each of `rendered`."""
+        ...
+
+
+class Answered:
+    """Samples of answers that are known as token ids; prompts have no part in it."""
+
+    new_tokens = 0
+
+    def __init__(self, backend: Backend, answers: list[TokenAnswer], taps: tuple[int, ...]) -> None:
+        self._backend, self._taps = backend, taps
+        self._answers = {answer.id: answer for answer in answers}
+
+    def render(self, prompts: Iterable[Prompt]) -> list[TokenPrompt]:
+        """Whole conversations; those that are too long for the target's cache are left out, and their number said."""
+        limit = self._backend.cache.capacity
+        kept = [TokenPrompt(id, answer.tokens) for id, answer in self._answers.items() if len(answer.tokens) <= limit]
+        if len(kept) < len(self._answers):
+            note(f"Left out {len(self._answers) - len(kept)} answers that are longer than {limit} tokens.")
+        return kept
+
+    def samples(self, prompts: list[Prompt], rendered: list[TokenPrompt]) -> Iterator[Sample]:
+        """Yield one sample to each of `rendered`."""
+        for item in rendered:
+            yield record(self._backend, item.id, item.tokens, self._answers[item.id].mask, self._taps)
+
+
 class Source:
     """Samples of prompts: regenerated answers, or answers that the file holds. One pass each time it is iterated."""
 
@@ -48,6 +90,11 @@ class Source:
         self, backend: Backend, tokenizer: Tokenizer, taps: tuple[int, ...], settings: CaptureSettings
     ) -> None:
         self._backend, self._tokenizer, self._taps, self._settings = backend, tokenizer, taps, settings
+
+    @property
+    def new_tokens(self) -> int:
+        """The most tokens that a sample has beyond its rendered prompt."""
+        return 0 if self._settings.keep_answers else self._settings.max_new_tokens
 
     def render(self, prompts: Iterable[Prompt]) -> list[TokenPrompt]:
         """Prompts as token ids; those that are too long are left out, and their number is said."""
@@ -84,15 +131,14 @@ class Source:
             yield record(self._backend, item.id, tokens, mask, self._taps)
 
 
-def capture(folder: Path, prompts: list[Prompt], source: Source, contract: Contract, settings: CaptureSettings) -> int:
+def capture(folder: Path, prompts: list[Prompt], source: SampleMaker, contract: Contract) -> int:
     """Write features of all prompts to `folder`, skipping what it holds already; returns tokens held at the end."""
     writer = FeatureWriter(folder, contract)
     rendered = source.render(prompts)
     left = [prompt for prompt in rendered if prompt.id not in writer.done]
     if len(left) < len(rendered):
         note(f"{folder} holds {len(rendered) - len(left)} of these {len(rendered)} samples already; going on.")
-    new = 0 if settings.keep_answers else settings.max_new_tokens
-    most = sum(len(prompt.tokens) + new for prompt in left)
+    most = sum(len(prompt.tokens) + source.new_tokens for prompt in left)
     values = (len(contract.taps.boundaries) + 1) * contract.target.hidden_size
     size = getattr(torch, contract.capture_dtype).itemsize
     require_room(folder, most * (values * size + 9), note)

@@ -8,6 +8,7 @@ import typer
 
 from draftwing.cli import options
 from draftwing.cli.boundary import print_json, verb
+from draftwing.core.errors import UserError
 
 
 @verb
@@ -24,6 +25,7 @@ def capture(
     keep_answers: Annotated[
         bool, typer.Option("--keep-answers", help="Keep the answers of the file instead of regenerating them.")
     ] = False,
+    answers: options.Answers = None,
     temperature: options.Temperature = 0.0,
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
@@ -40,8 +42,10 @@ def capture(
     Stopping and repeating the command goes on where it stopped.
 
     Example: `draftwing capture --prompts sharegpt --limit 1000 --out features/train`
+
+    With answers that exist as token ids: `draftwing capture --answers answers.jsonl.gz --out features/train`
     """
-    from draftwing.capture.run import CaptureSettings, Source  # noqa: PLC0415
+    from draftwing.capture.run import Answered, CaptureSettings, Source  # noqa: PLC0415
     from draftwing.capture.run import capture as run  # noqa: PLC0415
     from draftwing.cli import parts  # noqa: PLC0415
     from draftwing.formats.contract import Contract, Taps  # noqa: PLC0415
@@ -52,7 +56,9 @@ def capture(
     settings = CaptureSettings(
         max_prompt_tokens, max_new_tokens, Sampling(temperature, top_k, top_p, min_p, seed), keep_answers
     )
-    chosen = parts.parse_prompts(prompts, split, limit)
+    if answers and keep_answers:
+        raise UserError("--answers and --keep-answers both say where answers are.", "Give one of them.")
+    chosen = [] if answers else parts.parse_prompts(prompts, split, limit)
     loaded = parts.open_target(target, dtype, device, ignore_config_key)
     boundaries = parts.parse_taps(taps, loaded)
     contract = Contract(
@@ -60,10 +66,16 @@ def capture(
         taps=Taps(boundaries=boundaries),
         capture_dtype=str(loaded.target.weights.head.dtype).removeprefix("torch."),
     )
-    backend = loaded.target.decoder(
-        1 if keep_answers else batch, min(settings.context, loaded.target.config.max_context)
-    )
-    tokens = run(out, chosen, Source(backend, loaded.tokenizer, boundaries, settings), contract, settings)
+    capacity = min(settings.context, loaded.target.config.max_context)
+    source: Answered | Source
+    if answers:
+        known = parts.parse_answers(answers, split, limit, loaded)
+        capacity = min(max(len(answer.tokens) for answer in known), loaded.target.config.max_context)
+        source = Answered(loaded.target.decoder(1, capacity), known, boundaries)
+    else:
+        backend = loaded.target.decoder(1 if keep_answers else batch, capacity)
+        source = Source(backend, loaded.tokenizer, boundaries, settings)
+    tokens = run(out, chosen, source, contract)
     if json:
         print_json({"folder": str(out), "tokens": tokens, "boundaries": boundaries})
     else:

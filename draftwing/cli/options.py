@@ -44,3 +44,9 @@ Seed = Annotated[
     int, typer.Option(help="Seed of sampling; the same seed gives the same text, with and without a drafter.")
 ]
 Out = Annotated[Path, typer.Option("--out", help="Folder to write to; an interrupted run goes on there.")]
+Answers = Annotated[
+    Path | None,
+    typer.Option(
+        help="Answers as token ids, one [prompt id, tokens, mask] a line (.gz or plain); --prompts has no part then."
+    ),
+]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from draftwing.capture.prompts import Prompt, Split
     from draftwing.drafter.checkpoint import LoadedDrafter
     from draftwing.engine.engine import Engine
+    from draftwing.formats.answers import TokenAnswer
     from draftwing.target.load import Target
     from draftwing.target.tokenizer import Tokenizer
 
@@ -112,7 +113,23 @@ def parse_prompts(source: str, split: str, limit: int | None) -> list[Prompt]:
     """Read prompts with the split checked."""
     from draftwing.capture.prompts import read_prompts  # noqa: PLC0415
 
-    if split not in {"all", "train", "heldout"}:
-        raise UserError(f"There is no split {split!r}.", "Choose all, train or heldout.")
-    checked: Split = split  # type: ignore[assignment]
-    return read_prompts(source, checked, limit)
+    return read_prompts(source, _split(split), limit)
+
+
+def parse_answers(path: Path, split: str, limit: int | None, loaded: Loaded) -> list[TokenAnswer]:
+    """Read answers as token ids; the split is that of their prompts. UserError when none is left."""
+    from draftwing.capture.prompts import is_heldout  # noqa: PLC0415
+    from draftwing.formats.answers import read_answers  # noqa: PLC0415
+
+    wanted = _split(split)
+    answers = read_answers(path, loaded.target.config.vocab_size)
+    kept = [answer for answer in answers if wanted == "all" or is_heldout(answer.id) == (wanted == "heldout")]
+    if not kept:
+        raise UserError(f"{path} holds no answers of the split {split}.", "Choose --split all.")
+    return kept[:limit]
+
+
+def _split(text: str) -> Split:
+    if text not in {"all", "train", "heldout"}:
+        raise UserError(f"There is no split {text!r}.", "Choose all, train or heldout.")
+    return text  # type: ignore[return-value]

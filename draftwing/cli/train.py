@@ -30,12 +30,19 @@ def train(
         bool, typer.Option("--on-the-fly", help="No store: run the target inside training, on --prompts.")
     ] = False,
     prompts: options.Prompts = "sharegpt",
+    answers: options.Answers = None,
     limit: options.Limit = None,
     target: options.Target = "default",
     taps: options.Taps = None,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the samples.")] = 3,
     depth: Annotated[int, typer.Option(min=1, help="Steps of the training-time test.")] = 5,
     step_weight: Annotated[float, typer.Option(help="Weight of step j is this to the power of j.")] = 0.8,
+    later_rows: Annotated[
+        str, typer.Option(help="Rows that go on past a step: all, or accepted (those whose draft was right).")
+    ] = "all",
+    loops: Annotated[
+        str, typer.Option(help="Tokens of loops: all count, or twice (none from a period's third repetition on).")
+    ] = "all",
     batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens to an update, all processes together.")] = 4096,
     draft_vocab_size: Annotated[
         int, typer.Option(min=1, help="Most frequent response tokens that can be drafted.")
@@ -73,16 +80,18 @@ def train(
     from draftwing.train.run import Run  # noqa: PLC0415
     from draftwing.train.run import train as run  # noqa: PLC0415
 
-    if (features is None) != on_the_fly:
+    if (features is None) != (on_the_fly or answers is not None):
         raise UserError(
-            "Training needs features or --on-the-fly, one of the two.",
-            "Give --features FOLDER, or --on-the-fly with --prompts.",
+            "Training needs features, --answers or --on-the-fly, one of them.",
+            "Give --features FOLDER, --answers FILE, or --on-the-fly with --prompts.",
         )
     used = parts.set_threads(threads, batches=True)
     settings = TrainSettings(
         epochs=epochs,
         depth=depth,
         step_weight=step_weight,
+        later_rows=later_rows,  # type: ignore[arg-type]
+        loops=loops,  # type: ignore[arg-type]
         batch_tokens=batch_tokens,
         draft_vocab_size=draft_vocab_size,
         intermediate_size=intermediate_size,
@@ -104,7 +113,10 @@ def train(
         boundaries = parts.parse_taps(taps, loaded)
         dtype_name = str(loaded.target.weights.head.dtype).removeprefix("torch.")
         contract = Contract(target=ours, taps=Taps(boundaries=boundaries), capture_dtype=dtype_name)
-        source = _on_the_fly(loaded, prompts, limit, boundaries, out, group)
+        if answers:
+            source = _answered(loaded, answers, limit, boundaries)
+        else:
+            source = _on_the_fly(loaded, prompts, limit, boundaries, out, group)
     for what, stated in (("The features", contract), ("The held-out features", held.contract if held else contract)):
         require_same_target(ours, stated.target, what)
         if stated.taps != contract.taps:
@@ -125,6 +137,18 @@ def train(
         write_record(out / "record.json", record)
         _report(figures, out, json)
     group.close()
+
+
+def _answered(loaded: Loaded, path: Path, limit: int | None, boundaries: tuple[int, ...]) -> OnTheFly:
+    """Known answers; held-out prompts stay unseen."""
+    from draftwing.capture.on_the_fly import OnTheFly  # noqa: PLC0415
+    from draftwing.cli import parts  # noqa: PLC0415
+
+    known = parts.parse_answers(path, "train", limit, loaded)
+    longest = loaded.target.config.max_context
+    answers = [answer for answer in known if len(answer.tokens) <= longest]
+    capacity = max(len(answer.tokens) for answer in answers)
+    return OnTheFly(loaded.target.decoder(1, capacity), answers, boundaries)
 
 
 def _on_the_fly(

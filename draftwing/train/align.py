@@ -27,8 +27,14 @@ tokens. It is masked besides when the target's greedy choice there is outside th
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
+
+Loops = Literal["all", "twice"]
+# Periods that are looked for, in tokens.
+LONGEST_PERIOD = 64
 
 
 def response_runs(mask_T: Tensor) -> list[range]:
@@ -59,3 +65,24 @@ def counted(mask_T: Tensor, argmax_T: Tensor, member_V: Tensor, rows: range, ste
         run_R &= (at_R < T) & mask_T.bool()[at_R.clamp(max=T - 1)]
     best_R = argmax_T[(t_R + 1 + step).clamp(max=T - 1)].long()
     return run_R & (best_R >= 0) & member_V[best_R.clamp(min=0)]
+
+
+def repeated(tokens_T: Tensor, longest: int = LONGEST_PERIOD) -> Tensor:
+    """Which tokens belong to the third or a later repetition of a period of 1 to `longest` tokens: bool [T].
+
+    A token repeats with period p when it equals the one p before. Once more than p tokens in a row do, two whole
+    repetitions stand behind the newest of them:
+
+        tokens           a  b  c  b  c  b  c  d
+        equals 2 before  -  -  -  b  c  b  c  -
+        in a row         0  0  0  1  2  3  4  0
+        repeated (> 2)   -  -  -  -  -  yes yes -
+    """
+    out_T = torch.zeros(len(tokens_T), dtype=torch.bool)
+    for period in range(1, min(longest, (len(tokens_T) - 1) // 2) + 1):
+        same_T = tokens_T[period:] == tokens_T[:-period]
+        at_T = torch.arange(1, len(same_T) + 1)
+        # The last place before, or here, where the row of repeats was broken.
+        broken_T = torch.where(same_T, 0, at_T).cummax(0).values
+        out_T[period:] |= at_T - broken_T > period
+    return out_T

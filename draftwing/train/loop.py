@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -17,6 +17,7 @@ from draftwing.drafter.model import Drafter
 from draftwing.drafter.vocabulary import VocabularyMap
 from draftwing.formats.files import digest_of, whole_file
 from draftwing.parallel.group import Group
+from draftwing.train.align import Loops, repeated
 from draftwing.train.batch import make_batch, plan
 from draftwing.train.dataset import SampleSource
 from draftwing.train.evaluate import HeldOut, evaluate
@@ -25,7 +26,10 @@ from draftwing.train.unroll import LaterRows, Teacher, Unroller, chain_losses
 
 
 class TrainSettings(BaseModel):
-    """What a run does. Step weights are step_weight ** j for step j; `later_rows` as in `chain_losses`."""
+    """What a run does. Step weights are step_weight ** j for step j; `later_rows` as in `chain_losses`.
+
+    With `loops` "twice" no token counts from the third repetition of a period on (`align.repeated`).
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -33,6 +37,7 @@ class TrainSettings(BaseModel):
     depth: int = Field(5, ge=1)
     step_weight: float = Field(0.8, gt=0)
     later_rows: LaterRows = "all"
+    loops: Loops = "all"
     batch_tokens: int = Field(4096, ge=1)
     draft_vocab_size: int = Field(8192, ge=1)
     intermediate_size: int | None = None
@@ -119,6 +124,8 @@ class Trainer:
     def train_batch(self, source: SampleSource, numbers: list[int], share: float) -> list[float]:
         """One update from the samples `numbers` of all processes; returns the mean loss of each step."""
         mine = [source[number] for number in numbers[self._group.rank :: self._group.size]]
+        if self._settings.loops == "twice":
+            mine = [replace(sample, mask_T=sample.mask_T.bool() & ~repeated(sample.tokens_T)) for sample in mine]
         depth, device = self._settings.depth, self._teacher.embedding_VH.device
         batch = make_batch(mine, self._vocabulary, depth)
         sums = torch.zeros(2, depth, dtype=torch.float64, device=device)

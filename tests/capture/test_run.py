@@ -11,8 +11,9 @@ import torch
 
 from draftwing.capture.prompts import Prompt, prompt_of
 from draftwing.capture.record import record, render_with_mask
-from draftwing.capture.run import CaptureSettings, Source, capture
+from draftwing.capture.run import Answered, CaptureSettings, Source, capture
 from draftwing.core.errors import UserError
+from draftwing.formats.answers import TokenAnswer
 from draftwing.formats.contract import Contract, Taps
 from draftwing.formats.features import FeatureStore, Sample
 from draftwing.ops.sampling import Sampling
@@ -56,7 +57,7 @@ def _same(one: Path, other: Path) -> None:
 def test_every_prompt_becomes_one_sample(
     target: Target, tokenizer: Tokenizer, contract: Contract, tmp_path: Path
 ) -> None:
-    held = capture(tmp_path, _prompts(), _source(target, tokenizer), contract, SETTINGS)
+    held = capture(tmp_path, _prompts(), _source(target, tokenizer), contract)
     store = FeatureStore(tmp_path)
     assert [sample.id for sample in store] == sorted(prompt.id for prompt in _prompts())
     assert held == sum(store.lengths())
@@ -84,7 +85,7 @@ def test_a_capture_that_breaks_goes_on_without_holes_or_doubles(
 ) -> None:
     """What was whole is kept; the rest is made as it would have been: the folder equals one of a single run."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    capture(whole, _prompts(), _source(target, tokenizer), contract, SETTINGS)
+    capture(whole, _prompts(), _source(target, tokenizer), contract)
     source = _source(target, tokenizer)
     real = source.samples
 
@@ -96,10 +97,10 @@ def test_a_capture_that_breaks_goes_on_without_holes_or_doubles(
 
     monkeypatch.setattr(source, "samples", breaking)
     with pytest.raises(type(error)):
-        capture(broken, _prompts(), source, contract, SETTINGS)
+        capture(broken, _prompts(), source, contract)
     if done:
         assert len(FeatureStore(broken)) == done
-    capture(broken, _prompts(), _source(target, tokenizer, slots=2), contract, SETTINGS)
+    capture(broken, _prompts(), _source(target, tokenizer, slots=2), contract)
     _same(whole, broken)
 
 
@@ -107,21 +108,21 @@ def test_more_prompts_are_added_and_done_ones_left_alone(
     target: Target, tokenizer: Tokenizer, contract: Contract, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     some, all_at_once = tmp_path / "some", tmp_path / "all"
-    capture(some, _prompts(4), _source(target, tokenizer), contract, SETTINGS)
+    capture(some, _prompts(4), _source(target, tokenizer), contract)
     first = {path.name: path.read_bytes() for path in some.glob("*.safetensors")}
-    held = capture(some, _prompts(), _source(target, tokenizer), contract, SETTINGS)
+    held = capture(some, _prompts(), _source(target, tokenizer), contract)
     assert "holds 4 of these 9 samples already" in " ".join(capsys.readouterr().err.split())
     assert {name: (some / name).read_bytes() for name in first} == first
-    assert capture(all_at_once, _prompts(), _source(target, tokenizer), contract, SETTINGS) == held
+    assert capture(all_at_once, _prompts(), _source(target, tokenizer), contract) == held
     _same(some, all_at_once)
-    assert capture(some, _prompts(), _source(target, tokenizer), contract, SETTINGS) == held, "nothing left to do"
+    assert capture(some, _prompts(), _source(target, tokenizer), contract) == held, "nothing left to do"
 
 
 def test_kept_answers_are_recorded_with_their_mask(
     target: Target, tokenizer: Tokenizer, contract: Contract, tmp_path: Path
 ) -> None:
     prompts = _dialogues()
-    capture(tmp_path, prompts, _source(target, tokenizer, KEPT), contract, KEPT)
+    capture(tmp_path, prompts, _source(target, tokenizer, KEPT), contract)
     store = FeatureStore(tmp_path)
     assert len(store) == len(prompts)
     by_id = {prompt.id: list(prompt.messages) for prompt in prompts}
@@ -139,7 +140,7 @@ def test_keeping_answers_that_are_not_there_is_refused(
     target: Target, tokenizer: Tokenizer, contract: Contract, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match="has no response tokens"):
-        capture(tmp_path, _prompts(), _source(target, tokenizer, KEPT), contract, KEPT)
+        capture(tmp_path, _prompts(), _source(target, tokenizer, KEPT), contract)
 
 
 @pytest.mark.parametrize(("settings", "limit"), [(SETTINGS, 48), (KEPT, 80)], ids=["prompt", "with-answer"])
@@ -170,7 +171,7 @@ def test_a_prompt_without_a_sample_is_an_alarm(
     real = source.samples
     monkeypatch.setattr(source, "samples", lambda prompts, rendered: real(prompts, rendered[:-2]))
     with pytest.raises(RuntimeError, match="2 prompts yielded no sample"):
-        capture(tmp_path, _prompts(), source, contract, SETTINGS)
+        capture(tmp_path, _prompts(), source, contract)
     assert len(FeatureStore(tmp_path)) == 7
 
 
@@ -181,7 +182,7 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_runs(
     monkeypatch.setattr("shutil.disk_usage", lambda _folder: type("Usage", (), {"free": 1000}))
     monkeypatch.setattr(source, "samples", lambda *_: pytest.fail("the target ran"))
     with pytest.raises(UserError, match=r"free and this may need .* GB\. Choose another folder"):
-        capture(tmp_path, _prompts(), source, contract, SETTINGS)
+        capture(tmp_path, _prompts(), source, contract)
 
 
 def test_no_more_is_written_than_was_said(
@@ -189,7 +190,7 @@ def test_no_more_is_written_than_was_said(
 ) -> None:
     said: list[int] = []
     monkeypatch.setattr("draftwing.capture.run.require_room", lambda _folder, need, _say: said.append(need))
-    capture(tmp_path, _prompts(40), _source(target, tokenizer), contract, SETTINGS)
+    capture(tmp_path, _prompts(40), _source(target, tokenizer), contract)
     header = 1000
     assert sum(path.stat().st_size - header for path in tmp_path.glob("*.safetensors")) <= said[0]
 
@@ -197,7 +198,23 @@ def test_no_more_is_written_than_was_said(
 def test_a_folder_of_other_taps_is_refused(
     target: Target, tokenizer: Tokenizer, contract: Contract, tmp_path: Path
 ) -> None:
-    capture(tmp_path, _prompts(2), _source(target, tokenizer), contract, SETTINGS)
+    capture(tmp_path, _prompts(2), _source(target, tokenizer), contract)
     other = contract.model_copy(update={"taps": Taps(boundaries=(2, 4, 6))})
     with pytest.raises(UserError, match="of another target or other taps"):
-        capture(tmp_path, _prompts(), _source(target, tokenizer), other, SETTINGS)
+        capture(tmp_path, _prompts(), _source(target, tokenizer), other)
+
+
+def test_known_answers_give_what_answering_gave(
+    target: Target, tokenizer: Tokenizer, contract: Contract, tmp_path: Path
+) -> None:
+    """Answers that were made, taken as token ids: the same samples, states but for rounding; one too long left out."""
+    made = tmp_path / "made"
+    capture(made, _prompts(), _source(target, tokenizer), contract)
+    answers = [
+        TokenAnswer(sample.id, sample.tokens_T.tolist(), sample.mask_T.bool().tolist()) for sample in FeatureStore(made)
+    ]
+    known = tmp_path / "known"
+    long = TokenAnswer("ffff", [1] * 401, [True] * 401)
+    tokens = capture(known, [], Answered(target.decoder(1, 400), [*answers, long], TAPS), contract)
+    assert tokens == sum(len(answer.tokens) for answer in answers)
+    _same(made, known)

@@ -191,6 +191,21 @@ def test_training_on_the_fly_needs_no_features(world: dict[str, str], tmp_path: 
     done = run(*words)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "contract.json").exists()
+    _answers_that_exist_are_taken(world, tmp_path)
+
+
+def _answers_that_exist_are_taken(world: dict[str, str], tmp_path: Path) -> None:
+    """The answers that training left behind, into a features folder and into another training."""
+    answers = str(tmp_path / "out" / "answers.jsonl")
+    common = ("--target", world["target"], "--taps", "2,4,5", "--dtype", "float32", "--threads", "1")
+    made = run("capture", "--answers", answers, "--split", "all", *common, "--out", str(tmp_path / "features"))
+    assert made.returncode == 0, made.stderr
+    assert len(FeatureStore(tmp_path / "features")) == len(Path(answers).read_text().split())
+    few = ("--epochs", "1", "--depth", "2", "--draft-vocab-size", "64", "--later-rows", "accepted", "--loops", "twice")
+    trained = run("train", "--answers", answers, *common, *few, "--out", str(tmp_path / "other"))
+    assert trained.returncode == 0, trained.stderr
+    kept = json.loads((tmp_path / "other" / "record.json").read_text())
+    assert (kept["settings"]["later_rows"], kept["settings"]["loops"]) == ("accepted", "twice")
 
 
 def test_an_interrupted_capture_goes_on_without_holes(world: dict[str, str], tmp_path: Path) -> None:

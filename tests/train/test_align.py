@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftwing.drafter.vocabulary import VocabularyMap
 from draftwing.formats.features import Sample
-from draftwing.train.align import chain_rows, counted, response_runs
+from draftwing.train.align import chain_rows, counted, repeated, response_runs
 from draftwing.train.batch import make_batch
 from tests.train.scenes import noise, vocabulary
 
@@ -152,3 +153,27 @@ def test_batches_follow_the_definition_row_by_row(masks: list[list[int]], depth:
             assert int(batch.next_token_R[row]) == tokens[t + 1]
             assert int(batch.position_R[row]) == t
     assert next(spans, None) is None
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        ("abcbcbcd", ".....##."),
+        ("aaaa", "..##"),
+        ("abab", "...."),
+        ("ababa", "....#"),
+        ("abcabcabcabc", "......######"),
+        ("abcabcabxabc", "......##...."),
+        ("a", "."),
+        ("", ""),
+    ],
+)
+def test_the_third_repetition_of_a_period_is_found(tokens: str, expected: str) -> None:
+    found = repeated(torch.tensor([ord(letter) for letter in tokens]))
+    assert "".join("#" if bit else "." for bit in found.tolist()) == expected
+
+
+def test_periods_longer_than_the_limit_are_no_loops() -> None:
+    thrice = torch.arange(5).repeat(3)
+    assert repeated(thrice, longest=5)[10:].all() and not repeated(thrice, longest=5)[:10].any()
+    assert not repeated(thrice, longest=4).any()
