@@ -82,7 +82,7 @@ def train(
 
     if (features is None) != (on_the_fly or answers is not None):
         raise UserError(
-            "Training needs features, --answers or --on-the-fly, one of them.",
+            "Training needs --features, --answers or --on-the-fly, one of the three.",
             "Give --features FOLDER, --answers FILE, or --on-the-fly with --prompts.",
         )
     used = parts.set_threads(threads, batches=True)

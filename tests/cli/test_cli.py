@@ -309,7 +309,7 @@ def _mistakes(world: dict[str, str], tmp_path: Path) -> dict[str, tuple[list[str
             ["capture", *target, "--prompts", world["prompts"], "--taps", "low", "--out", str(tmp_path / "o")],
             "not a list of numbers",
         ),
-        "features and on the fly": (["train", "--features", "x", "--on-the-fly", "--out", "y"], "one of the two"),
+        "features and on the fly": (["train", "--features", "x", "--on-the-fly", "--out", "y"], "one of the three"),
         "no features": (
             ["train", "--features", str(tmp_path), *target, "--out", str(tmp_path / "t")],
             "no feature index",
