@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from draftwing.cli import options
 from draftwing.cli.boundary import print_json, verb
 from draftwing.core.errors import UserError
+
+if TYPE_CHECKING:
+    from draftwing.capture.prompts import Prompt
+    from draftwing.capture.run import CaptureSettings
+    from draftwing.cli.parts import Loaded
 
 
 @verb
@@ -24,6 +30,9 @@ def capture(
     max_new_tokens: options.MaxNew = 256,
     keep_answers: Annotated[
         bool, typer.Option("--keep-answers", help="Keep the answers of the file instead of regenerating them.")
+    ] = False,
+    only_answers: Annotated[
+        bool, typer.Option("--only-answers", help="Write answers.jsonl (token ids) instead of features.")
     ] = False,
     answers: options.Answers = None,
     temperature: options.Temperature = 0.0,
@@ -43,6 +52,8 @@ def capture(
 
     Example: `draftwing capture --prompts sharegpt --limit 1000 --out features/train`
 
+    Answers alone, a byte or two a token: `draftwing capture --only-answers --temperature 0.8 --out answers`
+
     With answers that exist as token ids: `draftwing capture --answers answers.jsonl.gz --out features/train`
     """
     from draftwing.capture.run import Answered, CaptureSettings, Source  # noqa: PLC0415
@@ -56,10 +67,13 @@ def capture(
     settings = CaptureSettings(
         max_prompt_tokens, max_new_tokens, Sampling(temperature, top_k, top_p, min_p, seed), keep_answers
     )
-    if answers and keep_answers:
-        raise UserError("--answers and --keep-answers both say where answers are.", "Give one of them.")
+    if (answers is not None) + keep_answers + only_answers > 1:
+        raise UserError("--answers, --keep-answers and --only-answers exclude each other.", "Give one of them.")
     chosen = [] if answers else parts.parse_prompts(prompts, split, limit)
     loaded = parts.open_target(target, dtype, device, ignore_config_key)
+    if only_answers:
+        _answer(out, chosen, loaded, batch, settings, json)
+        return
     boundaries = parts.parse_taps(taps, loaded)
     contract = Contract(
         target=identity(loaded.target, loaded.tokenizer),
@@ -80,3 +94,20 @@ def capture(
         print_json({"folder": str(out), "tokens": tokens, "boundaries": boundaries})
     else:
         typer.echo(f"{tokens:,} tokens in {out}")
+
+
+def _answer(
+    out: Path, prompts: list[Prompt], loaded: Loaded, batch: int, settings: CaptureSettings, json: bool
+) -> None:
+    """Let the target answer and keep token ids only, in `out/answers.jsonl`."""
+    from draftwing.capture.on_the_fly import collect_answers  # noqa: PLC0415
+    from draftwing.capture.run import Source  # noqa: PLC0415
+
+    backend = loaded.target.decoder(batch, min(settings.context, loaded.target.config.max_context))
+    path = out / "answers.jsonl"
+    held = collect_answers(path, prompts, Source(backend, loaded.tokenizer, (), settings))
+    tokens = sum(len(answer.tokens) for answer in held)
+    if json:
+        print_json({"file": str(path), "answers": len(held), "tokens": tokens})
+    else:
+        typer.echo(f"{len(held):,} answers, {tokens:,} tokens in {path}")

@@ -201,6 +201,16 @@ def _answers_that_exist_are_taken(world: dict[str, str], tmp_path: Path) -> None
     made = run("capture", "--answers", answers, "--split", "all", *common, "--out", str(tmp_path / "features"))
     assert made.returncode == 0, made.stderr
     assert len(FeatureStore(tmp_path / "features")) == len(Path(answers).read_text().split())
+    again = run(
+        *("capture", "--only-answers", "--prompts", str(tmp_path / "p.txt"), "--batch", "3", *common),
+        *("--out", str(tmp_path / "answers"), "--json"),
+    )
+    assert again.returncode == 0, again.stderr
+    printed = json.loads(again.stdout)
+    lines = Path(printed["file"]).read_text().split()
+    assert sorted(lines) == sorted(Path(answers).read_text().split())
+    assert printed["answers"] == len(lines)
+    assert printed["tokens"] == sum(len(json.loads(line)[1]) for line in lines)
     few = ("--epochs", "1", "--depth", "2", "--draft-vocab-size", "64", "--later-rows", "accepted", "--loops", "twice")
     trained = run("train", "--answers", answers, *common, *few, "--out", str(tmp_path / "other"))
     assert trained.returncode == 0, trained.stderr
