@@ -27,7 +27,7 @@ def bench(
     target: options.Target = "default",
     drafter: options.Drafter = "default",
     num_steps: options.NumSteps = 3,
-    max_prompt_tokens: Annotated[int, typer.Option(min=1, help="Leave out prompts that are longer.")] = 512,
+    max_prompt_tokens: options.MaxPrompt = 512,
     max_new_tokens: options.MaxNew = 256,
     temperature: options.Temperature = 0.0,
     top_k: options.TopK = 0,

@@ -25,8 +25,8 @@ def capture(
     limit: options.Limit = None,
     target: options.Target = "default",
     taps: options.Taps = None,
-    batch: Annotated[int, typer.Option(min=1, help="Answers under way at once.")] = 64,
-    max_prompt_tokens: Annotated[int, typer.Option(min=1, help="Leave out prompts that are longer.")] = 512,
+    batch: options.Batch = 64,
+    max_prompt_tokens: options.MaxPrompt = 512,
     max_new_tokens: options.MaxNew = 256,
     keep_answers: Annotated[
         bool, typer.Option("--keep-answers", help="Keep the answers of the file instead of regenerating them.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -34,28 +34,49 @@ def train(
     limit: options.Limit = None,
     target: options.Target = "default",
     taps: options.Taps = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the samples.")] = 3,
-    depth: Annotated[int, typer.Option(min=1, help="Steps of the training-time test.")] = 5,
-    step_weight: Annotated[float, typer.Option(help="Weight of step j is this to the power of j.")] = 0.8,
+    epochs: Annotated[int, typer.Option(min=1, max=10_000, help="Passes over the samples.")] = 3,
+    depth: Annotated[int, typer.Option(min=1, max=64, help="Steps of the training-time test.")] = 5,
+    step_weight: Annotated[
+        float,
+        typer.Option(min=1e-3, max=10, callback=options.finite, help="Weight of step j is this to the power of j."),
+    ] = 0.8,
     later_rows: Annotated[
-        str, typer.Option(help="Rows that go on past a step: all, or accepted (those whose draft was right).")
+        Literal["all", "accepted"],
+        typer.Option(help="Rows that go on past a step: all, or accepted (those whose draft was right)."),
     ] = "all",
     loops: Annotated[
-        str, typer.Option(help="Tokens of loops: all count, or twice (none from a period's third repetition on).")
+        Literal["all", "twice"],
+        typer.Option(help="Tokens of loops: all count, or twice (none from a period's third repetition on)."),
     ] = "all",
-    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens to an update, all processes together.")] = 4096,
+    batch_tokens: Annotated[
+        int, typer.Option(min=1, max=options.MOST_SAMPLES, help="Tokens to an update, all processes together.")
+    ] = 4096,
     draft_vocab_size: Annotated[
-        int, typer.Option(min=1, help="Most frequent response tokens that can be drafted.")
+        int, typer.Option(min=1, max=options.MOST_TOKENS, help="Most frequent response tokens that can be drafted.")
     ] = 8192,
     intermediate_size: Annotated[
-        int | None, typer.Option(min=1, help="Width of the drafter's MLP [default: the target's].")
+        int | None,
+        typer.Option(min=1, max=options.MOST_TOKENS, help="Width of the drafter's MLP [default: the target's]."),
     ] = None,
-    muon_lr: Annotated[float, typer.Option(help="Learning rate of the matrices (Muon).")] = 0.02,
-    adam_lr: Annotated[float, typer.Option(help="Learning rate of head and norms (AdamW).")] = 1e-3,
-    weight_decay: Annotated[float, typer.Option(help="Weight decay of the matrices.")] = 0.0,
-    warmup: Annotated[float, typer.Option(help="Share of the run that the learning rate rises.")] = 0.02,
-    clip: Annotated[float, typer.Option(help="Largest norm of the whole gradient.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of first weights and order.")] = 0,
+    muon_lr: Annotated[
+        float, typer.Option(min=0, max=10, callback=options.finite, help="Learning rate of the matrices (Muon).")
+    ] = 0.02,
+    adam_lr: Annotated[
+        float, typer.Option(min=0, max=10, callback=options.finite, help="Learning rate of head and norms (AdamW).")
+    ] = 1e-3,
+    weight_decay: Annotated[
+        float, typer.Option(min=0, max=10, callback=options.finite, help="Weight decay of the matrices.")
+    ] = 0.0,
+    warmup: Annotated[
+        float,
+        typer.Option(min=0, max=0.99, callback=options.finite, help="Share of the run that the learning rate rises."),
+    ] = 0.02,
+    clip: Annotated[
+        float, typer.Option(min=1e-9, max=1e9, callback=options.finite, help="Largest norm of the whole gradient.")
+    ] = 1.0,
+    seed: Annotated[
+        int, typer.Option(min=-options.SEEDS, max=options.SEEDS, help="Seed of first weights and order.")
+    ] = 0,
     dtype: options.Dtype = "auto",
     device: options.Device = "auto",
     threads: options.Threads = 0,
@@ -90,8 +111,8 @@ def train(
         epochs=epochs,
         depth=depth,
         step_weight=step_weight,
-        later_rows=later_rows,  # type: ignore[arg-type]
-        loops=loops,  # type: ignore[arg-type]
+        later_rows=later_rows,
+        loops=loops,
         batch_tokens=batch_tokens,
         draft_vocab_size=draft_vocab_size,
         intermediate_size=intermediate_size,

@@ -51,6 +51,8 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise UserError(f"There is no device {name!r}.", "Use --device cpu, or cuda where there is a GPU.") from None
+    if device.type not in {"cpu", "cuda"}:
+        raise UserError(f"The device {name} is not supported.", "Use --device cpu, or cuda where there is a GPU.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("There is no CUDA device here.", "Use --device cpu.")
     return device

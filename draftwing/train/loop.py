@@ -35,17 +35,17 @@ class TrainSettings(BaseModel):
 
     epochs: int = Field(3, ge=1)
     depth: int = Field(5, ge=1)
-    step_weight: float = Field(0.8, gt=0)
+    step_weight: float = Field(0.8, gt=0, allow_inf_nan=False)
     later_rows: LaterRows = "all"
     loops: Loops = "all"
     batch_tokens: int = Field(4096, ge=1)
     draft_vocab_size: int = Field(8192, ge=1)
     intermediate_size: int | None = None
-    muon_lr: float = 0.02
-    adam_lr: float = 1e-3
-    weight_decay: float = 0.0
-    warmup: float = Field(0.02, gt=0, lt=1)
-    clip: float = 1.0
+    muon_lr: float = Field(0.02, ge=0, allow_inf_nan=False)
+    adam_lr: float = Field(1e-3, ge=0, allow_inf_nan=False)
+    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
+    warmup: float = Field(0.02, ge=0, lt=1)
+    clip: float = Field(1.0, gt=0, allow_inf_nan=False)
     seed: int = 0
 
 
