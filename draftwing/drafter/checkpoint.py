@@ -138,7 +138,13 @@ def load_drafter(
     model = Drafter(config).to(device, dtype)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(source.take(name, tuple(parameter.shape)))
+            weight = source.take(name, tuple(parameter.shape))
+            if not torch.isfinite(weight).all():
+                raise UserError(
+                    f"{folder}: the tensor {name} has entries that are NaN or infinite.",
+                    "No draft of it would ever be right: take an earlier checkpoint, or train it again.",
+                )
+            parameter.copy_(weight)
     source.require_nothing_left()
     if contract and contract.vocab_map_digest != vocabulary.digest:
         raise UserError(
@@ -156,6 +162,8 @@ def _foreign_taps(raw: dict[str, Any], folder: Path, convention: Convention | No
             f"{folder} states no layer ids and has no contract.json.",
             "Ask its author for the boundaries that it was trained on.",
         )
+    if nested and raw.get(IDS) and _settle_each_other(raw[IDS], nested):
+        return tuple(raw[IDS])
     if nested and raw.get(IDS) and nested != raw[IDS]:
         raise UserError(
             f"{folder} states two lists of layer ids, {raw[IDS]} and {nested}, and has no contract.json.",
@@ -170,6 +178,12 @@ def _foreign_taps(raw: dict[str, Any], folder: Path, convention: Convention | No
             "Say which: --taps-convention boundary or --taps-convention output.",
         )
     return tuple(number + (convention == "output") for number in ids)
+
+
+def _settle_each_other(top: list[Any], nested: list[Any]) -> bool:
+    """True for lists as `save_drafter` writes them: boundaries on top, and the outputs of the layers below them."""
+    numbers = all(type(number) is int for number in (*top, *nested))
+    return numbers and len(top) == len(nested) and all(a == b + 1 for a, b in zip(top, nested, strict=True))
 
 
 def _nested(raw: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 A folder holds
 
-    index.json            version, contract, and for every shard its file and samples
+    index.json            version, contract, and for every shard its file and samples with their digests
     shard-00000.safetensors ...
 
 and a shard holds its samples end to end (R rows in all, S = taps + 1 states, H hidden):
@@ -18,6 +18,8 @@ whole samples, each of them once.
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +36,8 @@ from draftwing.formats.tensors import open_tensors, save_tensors
 
 INDEX = "index.json"
 SHARD_TOKENS = 50_000
+# A kill loses no more work than this.
+SHARD_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ class Entry(BaseModel):
     id: str
     start: int
     length: int
+    # Of its rows; None in folders that were written before there was one.
+    digest: str | None = None
 
 
 class Shard(BaseModel):
@@ -89,6 +95,7 @@ class FeatureWriter:
         self.folder = folder
         self._shard_tokens = shard_tokens
         self._pending: list[Sample] = []
+        self._flushed_at = time.monotonic()
         self._index = Index(contract=contract)
         if (folder / INDEX).exists():
             self._index = read_index(folder)
@@ -103,15 +110,19 @@ class FeatureWriter:
         """Take one sample. Raises UserError for rows that are zero, NaN or infinite, naming sample and boundary."""
         if sample.id in self.done:
             raise ValueError(f"sample {sample.id} is written already")
-        _require_sound(sample, self._index.contract)
+        _require_sound(
+            sample, self._index.contract, "The target or its weights are broken, or the dtype overflows: try float32."
+        )
         self.done.add(sample.id)
         self.tokens += len(sample.tokens_T)
         self._pending.append(sample)
-        if sum(len(held.tokens_T) for held in self._pending) >= self._shard_tokens:
+        late = time.monotonic() - self._flushed_at > SHARD_SECONDS
+        if late or sum(len(held.tokens_T) for held in self._pending) >= self._shard_tokens:
             self.flush()
 
     def flush(self) -> None:
         """Write what is pending as one shard and list it."""
+        self._flushed_at = time.monotonic()
         if not self._pending:
             return
         name = f"shard-{len(self._index.shards):05d}.safetensors"
@@ -126,7 +137,7 @@ class FeatureWriter:
         )
         entries, start = [], 0
         for sample in self._pending:
-            entries.append(Entry(id=sample.id, start=start, length=len(sample.tokens_T)))
+            entries.append(Entry(id=sample.id, start=start, length=len(sample.tokens_T), digest=_digest(sample)))
             start += len(sample.tokens_T)
         shards = (*self._index.shards, Shard(file=name, samples=tuple(entries)))
         index = self._index.model_copy(update={"shards": shards})
@@ -135,7 +146,16 @@ class FeatureWriter:
         self._index, self._pending = index, []
 
 
-def _require_sound(sample: Sample, contract: Contract) -> None:
+def _digest(sample: Sample) -> str:
+    """Of a sample's rows as they are stored."""
+    digest = hashlib.sha256()
+    stored = (sample.tokens_T.int(), sample.mask_T.to(torch.uint8), sample.argmax_T.int(), sample.states_TSH)
+    for tensor in stored:
+        digest.update(tensor.contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def _require_sound(sample: Sample, contract: Contract, remedy: str) -> None:
     names = [*(f"B_{tap}" for tap in contract.taps.boundaries), f"B_{contract.target.layers}"]
     largest_TS = sample.states_TSH.abs().amax(-1).float()
     bad_TS = ~torch.isfinite(largest_TS) | (largest_TS == 0)
@@ -144,7 +164,7 @@ def _require_sound(sample: Sample, contract: Contract) -> None:
         kind = "zero" if largest_TS[row, state] == 0 else "NaN or infinite"
         raise UserError(
             f"Sample {sample.id}: the state {names[state]} of token {row} is {kind}.",
-            "The target or its weights are broken, or the dtype overflows: try --dtype float32.",
+            remedy,
         )
 
 
@@ -171,6 +191,7 @@ class FeatureStore:
 
     def __init__(self, folder: Path) -> None:
         index = read_index(folder)
+        self._folder = folder
         self.contract = index.contract
         self._tensors: list[dict[str, Tensor]] = []
         placed: list[tuple[Entry, int]] = []
@@ -188,7 +209,12 @@ class FeatureStore:
         entry, shard = self._placed[number]
         rows = slice(entry.start, entry.start + entry.length)
         held = self._tensors[shard]
-        return Sample(entry.id, held["tokens"][rows], held["mask"][rows], held["argmax"][rows], held["states"][rows])
+        sample = Sample(entry.id, held["tokens"][rows], held["mask"][rows], held["argmax"][rows], held["states"][rows])
+        remedy = f"The file was damaged after it was written: delete {self._folder} and capture again."
+        _require_sound(sample, self.contract, remedy)
+        if entry.digest is not None and entry.digest != _digest(sample):
+            raise UserError(f"Sample {entry.id} in {self._folder} is not what was written.", remedy)
+        return sample
 
     def __iter__(self) -> Iterator[Sample]:
         return (self[number] for number in range(len(self)))

@@ -64,7 +64,14 @@ def rope_from_config(config: dict[str, Any]) -> Rope:
         raise UserError(
             f"The config {problem}.", "Put the one base it was trained with into config.json as rope_theta."
         )
-    fields = {_RENAMED.get(key, key): value for key, value in nested.items() if value is not None}
+    fields: dict[str, Any] = {}
+    for key, value in ((key, value) for part in parts for key, value in part.items() if value is not None):
+        name = _RENAMED.get(key, key)
+        if name != "theta" and fields.setdefault(name, value) != value:
+            raise UserError(
+                f"The config's rope states two values of {key}, {fields[name]!r} and {value!r}.",
+                "Keep the one that it was trained with.",
+            )
     fields["theta"] = bases.pop()
     kind = fields.setdefault("kind", "default")
     if kind not in RopeKind.__args__:  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,10 @@ CASES: dict[str, tuple[Damage, str]] = {
     "contract with an unknown field": (contract(fc_order="high to low"), "fc_order"),
     "contract of another map": (contract(vocab_map_digest="0"), "vocabulary map"),
     "no convention for foreign ids": (foreign(config(eagle_config=None)), "--taps-convention"),
-    "two lists of foreign ids": (foreign(), "two lists of layer ids"),
+    "two lists of foreign ids": (foreign(config(**{IDS: [2, 3, 5]})), "two lists of layer ids"),
+    "two lists of unequal length": (foreign(config(**{IDS: [2, 4]})), "two lists of layer ids"),
+    "a weight that is NaN": (tensors(lambda held: held["fc.weight"][2, 3].fill_(math.nan)), "fc.weight has entries"),
+    "an infinite weight": (tensors(lambda held: held["norm.weight"][0].fill_(math.inf)), "norm.weight has entries"),
 }
 
 
@@ -183,6 +187,13 @@ def test_the_refusal_of_foreign_ids_lists_both_readings(folder: Path) -> None:
     assert "B_3, B_5, B_6" in caught.value.problem
     assert "--taps-convention boundary" in caught.value.remedy
     assert "--taps-convention output" in caught.value.remedy
+
+
+def test_lists_that_settle_each_other_need_no_contract(folder: Path) -> None:
+    """People upload two files of three: outputs in one list, boundaries in the other, leave one reading."""
+    taps = load_drafter(folder, torch.float32, torch.device("cpu")).taps
+    foreign()(folder)
+    assert load_drafter(folder, torch.float32, torch.device("cpu")).taps == taps
 
 
 @pytest.mark.parametrize("first", [0, 1, 2])

@@ -86,6 +86,16 @@ def test_what_is_not_flushed_is_not_there(tmp_path: Path) -> None:
     assert FeatureWriter(tmp_path, contract()).done == set()
 
 
+def test_a_kill_loses_no_more_than_two_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(features.time, "monotonic", lambda: clock[0])
+    writer = FeatureWriter(tmp_path, contract(), 1000)
+    for id, seconds in (("a", 60), ("b", 61), ("c", 119), ("d", 0)):
+        clock[0] += seconds
+        writer.add(sample(id))
+    assert _ids(tmp_path) == ["a", "b"]
+
+
 def test_a_shard_that_the_index_does_not_list_is_ignored_and_replaced(tmp_path: Path) -> None:
     """A kill between shard and index: its samples are captured again and stand there once."""
     _write(tmp_path, [sample("a")])

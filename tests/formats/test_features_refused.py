@@ -92,6 +92,43 @@ def _drop_states(folder: Path) -> None:
     save_file({name: tensor for name, tensor in load_file(path).items() if name != "states"}, path)
 
 
+def _spoil(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
+    """The second sample's tensors change in a file that is whole."""
+    path = folder / "shard-00000.safetensors"
+    held = load_file(path)
+    change({name: tensor[7:] for name, tensor in held.items()})
+    save_file(held, path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda held: held["states"][4, 1].zero_(), r"Sample b: the state B_4 of token 4 is zero\."),
+        (lambda held: held["states"][4].fill_(float("nan")), "Sample b: the state B_2 of token 4 is NaN or infinite"),
+        (lambda held: held["states"][4, 3, 1:2].mul_(2), "Sample b in .* is not what was written"),
+        (lambda held: held["tokens"][2:3].add_(1), "Sample b in .* is not what was written"),
+        (lambda held: held["mask"][2:3].fill_(1), "Sample b in .* is not what was written"),
+        (lambda held: held["argmax"][6:7].add_(1), "Sample b in .* is not what was written"),
+    ],
+    ids=["zero", "nan", "state", "token", "mask", "argmax"],
+)
+def test_rows_that_changed_on_disk_are_refused_by_sample(
+    tmp_path: Path, change: Callable[[dict[str, Tensor]], object], words: str
+) -> None:
+    folder = _write(tmp_path, sample("a"), sample("b"))
+    _spoil(folder, change)
+    store = FeatureStore(folder)
+    assert store[0].id == "a"
+    with pytest.raises(UserError, match=words):
+        store[1]
+
+
+def test_a_folder_from_before_there_were_digests_is_read(tmp_path: Path) -> None:
+    folder = _write(tmp_path, sample("a"))
+    _edit(folder, lambda raw: raw["shards"][0]["samples"][0].pop("digest"))
+    assert len(list(FeatureStore(folder))) == 1
+
+
 def _edit(folder: Path, change: Callable[[Any], object]) -> None:
     raw = json.loads((folder / INDEX).read_text())
     change(raw)

@@ -142,6 +142,18 @@ def test_each_spelling_is_read(config: dict[str, Any], expected: Rope) -> None:
         ({}, "states no rope base"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "states no rope base"),
         ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e6}}, r"two rope bases, \[10000.0, 1000000.0\]"),
+        (
+            {"rope_theta": 1e4, "rope_scaling": {"type": "linear", "rope_type": "llama3", **LLAMA3}},
+            "two values of rope_type, 'linear' and 'llama3'",
+        ),
+        (
+            {
+                "rope_theta": 1e4,
+                "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+                "rope_parameters": {"rope_type": "linear", "factor": 4.0},
+            },
+            r"two values of factor, (2\.0 and 4\.0|4\.0 and 2\.0)",
+        ),
         ({"rope_theta": 1e4, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "kind 'dynamic' is not"),
         ({"rope_theta": 1e4, "rope_parameters": {"mrope_section": [1, 2]}}, "not known here: mrope_section"),
         ({"rope_theta": 1e4, "rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "lacks original_max_position"),

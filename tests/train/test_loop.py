@@ -136,7 +136,9 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_last_checkpoint_
     assert bool(torch.isfinite(again.drafter.fc.weight).all())
 
 
-@pytest.mark.parametrize("changes", [{"epochs": 0}, {"depth": 0}, {"warmup": 0.0}, {"warmup": 1.0}, {"optimiser": "x"}])
+@pytest.mark.parametrize(
+    "changes", [{"epochs": 0}, {"depth": 0}, {"warmup": -0.1}, {"warmup": 1.0}, {"optimiser": "x"}]
+)
 def test_settings_that_make_no_sense_or_are_unknown_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         TrainSettings(**changes)

@@ -21,6 +21,10 @@ def test_schedule_warms_up_and_falls_to_a_fiftieth(share: float, scale: float) -
     assert schedule(share, warmup=0.1) == pytest.approx(scale)
 
 
+def test_a_schedule_without_warm_up_starts_at_its_peak() -> None:
+    assert schedule(0.0, warmup=0.0) == 1.0
+
+
 def test_schedule_rises_in_equal_steps_then_falls_without_a_jump() -> None:
     scales = [schedule(number / 1000, warmup=0.1) for number in range(1001)]
     steps = [after - before for before, after in pairwise(scales)]
