@@ -24,7 +24,7 @@ from draftwing.capture.prompts import completion_prompt, read_prompts
 from draftwing.formats.files import whole_file
 
 PACKAGES = ("numpy", "scipy", "sympy", "networkx", "mpmath")
-SHAREGPT_TO_ONE = 5
+SHAREGPT_TO_ONE = 4
 LONGEST_DOCSTRING = 900
 
 
