@@ -16,6 +16,9 @@ K key-value heads, D head size, Vd draft vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -32,13 +35,22 @@ class _Linear(nn.Linear):
     def __init__(self, width: int, rows: int) -> None:
         super().__init__(width, rows, bias=False)
         self._frozen: Product | None = None
+        self._narrow: Tensor | None = None
 
     def freeze(self) -> None:
         """From now on the weight does not change: lay it out for the processor."""
         self._frozen = Product(self.weight.detach())
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._frozen(x) if self._frozen else F.linear(x, self.weight.to(x.dtype))
+        return self._frozen(x) if self._frozen else F.linear(x, self.cast(x.dtype))
+
+    def cast(self, dtype: torch.dtype) -> Tensor:
+        """The weight in a dtype, with gradients to itself: the cast that is held, or one of its own."""
+        return self._narrow if self._narrow is not None else self.weight.to(dtype)
+
+    def hold(self, dtype: torch.dtype | None) -> None:
+        """Cast now, for every product until this is called with None."""
+        self._narrow = None if dtype is None else self.weight.to(dtype)
 
 
 class _Norm(nn.Module):
@@ -102,6 +114,18 @@ class Drafter(nn.Module):
             if isinstance(module, _Linear):
                 module.freeze()
         return self
+
+    @contextmanager
+    def casting_once(self, dtype: torch.dtype) -> Iterator[None]:
+        """Inside, each weight is cast once and not once a product; its gradient comes back as one sum in `dtype`."""
+        linears = [module for module in self.modules() if isinstance(module, _Linear)]
+        for linear in linears:
+            linear.hold(dtype)
+        try:
+            yield
+        finally:
+            for linear in linears:
+                linear.hold(None)
 
     def fuse(self, features: Tensor) -> Tensor:
         """States [R, H] of features [R, A * Ht]."""

@@ -138,10 +138,11 @@ class Trainer:
             return [0.0] * depth
         if batch is not None:
             teacher_PV = self._teacher.probabilities(batch.teacher_states_PH)
-            losses = chain_losses(self._unroller, batch, teacher_PV, depth, self._settings.later_rows)
             # The mean over all rows that could count: a row that is left out weighs nothing, the others no more.
-            (losses.loss_J * (self._weights_J / counts_J.clamp(min=1))).sum().backward()
-            sums = torch.stack([losses.loss_J.detach(), losses.counted_J])
+            weights_J = (self._weights_J / counts_J.clamp(min=1)).tolist()
+            losses = chain_losses(self._unroller, batch, teacher_PV, weights_J, self._settings.later_rows)
+            losses.weighted.backward()
+            sums = torch.stack([losses.loss_J, losses.counted_J])
         parameters = list(self.drafter.parameters())
         self._group.sum_gradients(parameters)
         torch.nn.utils.clip_grad_norm_(parameters, self._settings.clip)

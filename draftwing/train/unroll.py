@@ -20,7 +20,7 @@ from draftwing.ops.rope import rotation_table
 from draftwing.target.load import Target
 from draftwing.train.attention import chain_attention
 from draftwing.train.batch import Batch
-from draftwing.train.loss import soft_cross_entropy, teacher_probabilities
+from draftwing.train.loss import lesson, soft_cross_entropy, teacher_probabilities
 
 LaterRows = Literal["all", "accepted"]
 
@@ -118,34 +118,41 @@ class Chain:
 
 @dataclass(frozen=True)
 class StepSums:
-    """Sums over a batch for each step: loss, rows that counted, rows whose greedy draft was the text's token."""
+    """Over a batch, for each step: loss, rows that counted, rows whose greedy draft was the text's token.
 
+    `weighted` is the sum of the losses, each times its step's weight, and carries gradients.
+    """
+
+    weighted: Tensor
     loss_J: Tensor
     counted_J: Tensor
     right_J: Tensor
 
 
 def chain_losses(
-    unroller: Unroller, batch: Batch, teacher_PV: Tensor, depth: int, later_rows: LaterRows = "all"
+    unroller: Unroller, batch: Batch, teacher_PV: Tensor, weights_J: list[float], later_rows: LaterRows = "all"
 ) -> StepSums:
-    """Run the chain and sum the loss of each step; `loss_J` carries gradients.
+    """Run the chain, a step for each weight, and sum the loss of each step over the rows that count.
 
     With `later_rows` "accepted" a row goes on to the next step only when its draft was the text's own token: the
     rows that decoding reaches, since it throws the rest of a chain away at its first wrong draft.
     """
-    chain, drafter = Chain(unroller, batch), unroller.drafter
-    losses, counts, rights = [], [], []
-    for step in range(depth):
-        state_QH = chain.step()
-        counts_Q = batch.counts_JQ[step][chain.row_Q]
-        row_C = chain.row_Q[counts_Q]
-        loss, chosen_C = soft_cross_entropy(
-            drafter.norm(state_QH[counts_Q]), drafter.lm_head.weight, teacher_PV, batch.learns_JQ[step][row_C]
-        )
-        right_C = chosen_C == batch.drafts_right_JQ[step][row_C]
-        losses.append(loss)
-        counts.append(counts_Q.sum())
-        rights.append(right_C.sum())
-        if later_rows == "accepted":
-            chain.keep(counts_Q.masked_scatter(counts_Q, right_C))
-    return StepSums(torch.stack(losses), torch.stack(counts), torch.stack(rights))
+    with unroller.drafter.casting_once(teacher_PV.dtype):
+        chain, drafter = Chain(unroller, batch), unroller.drafter
+        learned = lesson(teacher_PV, drafter.lm_head.cast(teacher_PV.dtype))
+        losses, counts, rights = [], [], []
+        for step, weight in enumerate(weights_J):
+            state_QH = chain.step()
+            counts_Q = batch.counts_JQ[step][chain.row_Q]
+            row_C = chain.row_Q[counts_Q]
+            learns_C = batch.learns_JQ[step][row_C]
+            loss, chosen_C = soft_cross_entropy(drafter.norm(state_QH[counts_Q]), learned, learns_C, weight)
+            right_C = chosen_C == batch.drafts_right_JQ[step][row_C]
+            losses.append(loss)
+            counts.append(counts_Q.sum())
+            rights.append(right_C.sum())
+            if later_rows == "accepted":
+                chain.keep(counts_Q.masked_scatter(counts_Q, right_C))
+    weighted_J = torch.stack(losses)
+    loss_J = weighted_J.detach() / torch.tensor(weights_J, dtype=weighted_J.dtype, device=weighted_J.device)
+    return StepSums(weighted_J.sum(), loss_J, torch.stack(counts), torch.stack(rights))

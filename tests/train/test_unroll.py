@@ -6,6 +6,7 @@ engine's own drafts behind token t + 1, and row t of the unroll must go through 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,7 +137,7 @@ def test_losses_are_sums_over_the_rows_that_count(world: World, drafter: LoadedD
     assert batch is not None
     teacher = Teacher(world.target, drafter.vocabulary, torch.float32)
     model, unroller = drafter.model, Unroller(drafter.model, world.target.weights.embedding)
-    sums = chain_losses(unroller, batch, teacher.probabilities(batch.teacher_states_PH), 3)
+    sums = chain_losses(unroller, batch, teacher.probabilities(batch.teacher_states_PH), [0.5, 0.25, 2.0])
     world.decoder.cache.lengths[0] = 0
     logits_TV = world.decoder.forward(text.tokens_T[None], range(1)).logits_BMV[0]
     ids = drafter.vocabulary.target_ids_D
@@ -190,7 +191,7 @@ def test_accepted_rows_alone_go_on_to_the_next_step(world: World, text: Sample) 
     right_JQ = torch.full_like(choices_JQ, -1)
     right_JQ[0, ::2], right_JQ[1, ::4] = choices_JQ[0, ::2], choices_JQ[1, ::4]
     batch = replace(batch, drafts_right_JQ=right_JQ)
-    sums = chain_losses(unroller, batch, teacher_PV, 3, "accepted")
+    sums = chain_losses(unroller, batch, teacher_PV, [1.0] * 3, "accepted")
     alive = torch.ones(len(batch.query_Q), dtype=torch.bool)
     for step, state_QH in enumerate(states):
         alive &= batch.counts_JQ[step]
@@ -200,6 +201,27 @@ def test_accepted_rows_alone_go_on_to_the_next_step(world: World, text: Sample) 
         assert int(sums.counted_J[step]) == int(alive.sum()) > 0
         assert float(sums.loss_J[step]) == pytest.approx(float(loss), rel=1e-5)
         alive &= right_JQ[step] == choices_JQ[step]
-    everything = chain_losses(unroller, batch, teacher_PV, 3)
+    everything = chain_losses(unroller, batch, teacher_PV, [1.0] * 3)
     assert everything.counted_J.tolist() == batch.counts_JQ.sum(1).tolist()
     assert sums.counted_J[2] < sums.counted_J[1] < sums.counted_J[0] == everything.counted_J[0]
+
+
+def test_weights_cast_once_get_the_gradients_of_weights_cast_for_each_product(
+    world: World, drafter: LoadedDrafter, text: Sample
+) -> None:
+    """In bfloat16, where a cast is a rounding: the same rounded weights, and sums that differ by rounding alone."""
+    batch = make_batch([text], drafter.vocabulary, 3)
+    assert batch is not None
+    batch = batch.to(torch.device("cpu"), torch.bfloat16)
+    teacher = Teacher(world.target, drafter.vocabulary, torch.bfloat16)
+    model = random_drafter(drafter.model.config)
+    results = []
+    for hold in (True, False):
+        with model.casting_once(torch.bfloat16) if hold else nullcontext():
+            states = torch.stack(list(Unroller(model, teacher.embedding_VH).states(batch, 3)))
+            total = model.logits(states).float().logsumexp(-1).sum()
+        results.append((total, torch.autograd.grad(total, list(model.parameters()))))
+    assert torch.equal(results[0][0], results[1][0])
+    for once, each in zip(results[0][1], results[1][1], strict=True):
+        assert once.dtype == each.dtype == torch.float32
+        assert float((once - each).norm()) <= 0.02 * float(each.norm())
