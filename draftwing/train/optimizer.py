@@ -19,7 +19,7 @@ class Optimizer:
         for name, parameter in drafter.named_parameters():
             (matrices if parameter.ndim == 2 and not name.startswith("lm_head") else others).append(parameter)
         self._muon = torch.optim.Muon(matrices, lr=muon_lr, weight_decay=weight_decay)
-        self._adam = torch.optim.AdamW(others, lr=adam_lr, betas=(0.9, 0.95), weight_decay=0.0)
+        self._adam = torch.optim.AdamW(others, lr=adam_lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
         self._peaks = ((self._muon, muon_lr), (self._adam, adam_lr))
         self._warmup = warmup
 
