@@ -17,7 +17,7 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     version: Literal[2] = 2
-    kind: Literal["train", "bench"]
+    kind: Literal["train", "bench", "sweep"]
     provenance: Provenance
     settings: dict[str, Any]
     digests: dict[str, str]
