@@ -60,6 +60,7 @@ def capture(
     from draftwing.capture.run import capture as run  # noqa: PLC0415
     from draftwing.cli import parts  # noqa: PLC0415
     from draftwing.formats.contract import Contract, Taps  # noqa: PLC0415
+    from draftwing.formats.files import owned  # noqa: PLC0415
     from draftwing.ops.sampling import Sampling  # noqa: PLC0415
     from draftwing.target.load import identity  # noqa: PLC0415
 
@@ -72,7 +73,8 @@ def capture(
     chosen = [] if answers else parts.parse_prompts(prompts, split, limit)
     loaded = parts.open_target(target, dtype, device, ignore_config_key)
     if only_answers:
-        _answer(out, chosen, loaded, batch, settings, json)
+        with owned(out):
+            _answer(out, chosen, loaded, batch, settings, json)
         return
     boundaries = parts.parse_taps(taps, loaded)
     contract = Contract(
@@ -89,7 +91,8 @@ def capture(
     else:
         backend = loaded.target.decoder(1 if keep_answers else batch, capacity)
         source = Source(backend, loaded.tokenizer, boundaries, settings)
-    tokens = run(out, chosen, source, contract)
+    with owned(out):
+        tokens = run(out, chosen, source, contract)
     if json:
         print_json({"folder": str(out), "tokens": tokens, "boundaries": boundaries})
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -94,6 +95,7 @@ def train(
     from draftwing.core.provenance import here  # noqa: PLC0415
     from draftwing.formats.contract import Contract, Taps, require_same_target  # noqa: PLC0415
     from draftwing.formats.features import FeatureStore  # noqa: PLC0415
+    from draftwing.formats.files import owned  # noqa: PLC0415
     from draftwing.formats.records import Record, write_record  # noqa: PLC0415
     from draftwing.parallel.group import join  # noqa: PLC0415
     from draftwing.target.load import identity, pick_device  # noqa: PLC0415
@@ -126,37 +128,43 @@ def train(
     group = join(pick_device(device))
     loaded = parts.open_target(target, dtype, device, ignore_config_key)
     ours = identity(loaded.target, loaded.tokenizer)
-    held = FeatureStore(heldout) if heldout else None
-    if features:
-        source: FeatureStore | OnTheFly = FeatureStore(features)
-        contract = source.contract  # type: ignore[union-attr]
-    else:
-        boundaries = parts.parse_taps(taps, loaded)
-        dtype_name = str(loaded.target.weights.head.dtype).removeprefix("torch.")
-        contract = Contract(target=ours, taps=Taps(boundaries=boundaries), capture_dtype=dtype_name)
-        if answers:
-            source = _answered(loaded, answers, limit, boundaries)
+    with owned(out) if group.leads else nullcontext():
+        held = FeatureStore(heldout) if heldout else None
+        if features:
+            source: FeatureStore | OnTheFly = FeatureStore(features)
+            contract = source.contract  # type: ignore[union-attr]
         else:
-            source = _on_the_fly(loaded, prompts, limit, boundaries, out, group)
-    for what, stated in (("The features", contract), ("The held-out features", held.contract if held else contract)):
-        require_same_target(ours, stated.target, what)
-        if stated.taps != contract.taps:
-            raise UserError(
-                f"The held-out features hold {stated.taps.boundaries}, the others {contract.taps.boundaries}.",
-                "Capture them alike.",
-            )
-    figures = run(Run(loaded.target, source, held, contract, settings, loaded.target.weights.head.dtype, group), out)
-    if group.leads:
-        record = Record(
-            kind="train",
-            provenance=here(used),
-            settings=settings.model_dump(),
-            digests={"target": ours.weights_fingerprint, "config": ours.config_digest},
-            figures={name: value for name, value in figures.items() if name != "losses"},
-            samples=[{"losses": losses} for losses in figures["losses"]],
+            boundaries = parts.parse_taps(taps, loaded)
+            dtype_name = str(loaded.target.weights.head.dtype).removeprefix("torch.")
+            contract = Contract(target=ours, taps=Taps(boundaries=boundaries), capture_dtype=dtype_name)
+            if answers:
+                source = _answered(loaded, answers, limit, boundaries)
+            else:
+                source = _on_the_fly(loaded, prompts, limit, boundaries, out, group)
+        for what, stated in (
+            ("The features", contract),
+            ("The held-out features", held.contract if held else contract),
+        ):
+            require_same_target(ours, stated.target, what)
+            if stated.taps != contract.taps:
+                raise UserError(
+                    f"The held-out features hold {stated.taps.boundaries}, the others {contract.taps.boundaries}.",
+                    "Capture them alike.",
+                )
+        figures = run(
+            Run(loaded.target, source, held, contract, settings, loaded.target.weights.head.dtype, group), out
         )
-        write_record(out / "record.json", record)
-        _report(figures, out, json)
+        if group.leads:
+            record = Record(
+                kind="train",
+                provenance=here(used),
+                settings=settings.model_dump(),
+                digests={"target": ours.weights_fingerprint, "config": ours.config_digest},
+                figures={name: value for name, value in figures.items() if name != "losses"},
+                samples=[{"losses": losses} for losses in figures["losses"]],
+            )
+            write_record(out / "record.json", record)
+            _report(figures, out, json)
     group.close()
 
 

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from draftwing.core.errors import UserError
 
 
@@ -36,6 +38,30 @@ def whole_file(path: Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """Hold a folder that a run writes to, until the block ends or the process dies.
+
+    Raises UserError at once when another process holds it: two runs would write over each other's files.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock")
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise UserError(
+            f"Another run is writing to {folder}.", "Wait for it, stop it, or choose another folder with --out."
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"{folder} can not be written to: {error.strerror or error}.", "Choose another folder."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def write_json(path: Path, content: Any) -> None:

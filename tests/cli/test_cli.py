@@ -15,6 +15,7 @@ import pytest
 
 from draftwing.capture.prompts import prompt_of
 from draftwing.formats.features import FeatureStore
+from draftwing.formats.files import owned
 from tests.tiny import save_tiny
 
 
@@ -265,6 +266,35 @@ def test_an_interrupted_capture_goes_on_without_holes(world: dict[str, str], tmp
     wanted = {prompt_of([{"role": "user", "content": text.strip()}]).id for text in texts}
     assert len(ids) == len(set(ids)) == 60
     assert set(ids) == wanted
+
+
+def test_the_second_run_into_a_folder_is_refused_and_the_first_goes_on(world: dict[str, str], tmp_path: Path) -> None:
+    lines = tmp_path / "two.txt"
+    lines.write_text("one\ntwo\n")
+    common = ("--target", world["target"], "--dtype", "float32", "--threads", "1")
+    capture = ("capture", "--prompts", str(lines), "--split", "all", "--taps", "2,4,5", *common)
+    for words in (
+        (*capture, "--out", str(tmp_path / "f")),
+        (*capture[:5], "--only-answers", *common, "--out", str(tmp_path / "a")),
+        (
+            "train",
+            "--features",
+            world["features"],
+            "--draft-vocab-size",
+            "64",
+            "--epochs",
+            "1",
+            *common,
+            "--out",
+            str(tmp_path / "t"),
+        ),
+    ):
+        out = Path(words[-1])
+        with owned(out):
+            second = run(*words)
+            assert (second.returncode, "Another run is writing to" in second.stderr) == (2, True), second.stderr
+            assert [path.name for path in out.iterdir()] == [".lock"], "the second wrote nothing"
+        assert run(*words).returncode == 0
 
 
 def _mistakes(world: dict[str, str], tmp_path: Path) -> dict[str, tuple[list[str], str]]:

@@ -6,6 +6,8 @@ import errno
 import hashlib
 import os
 import resource
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 import torch
 
 from draftwing.core.errors import UserError
-from draftwing.formats.files import digest_file, digest_of, read_json, require_room, whole_file, write_json
+from draftwing.formats.files import digest_file, digest_of, owned, read_json, require_room, whole_file, write_json
 from draftwing.formats.tensors import open_tensors, save_tensors
 
 Write = Callable[[Path], None]
@@ -162,3 +164,26 @@ def test_a_truncated_tensor_file_is_named(tmp_path: Path, kept: int) -> None:
         open_tensors(path)
     with pytest.raises(UserError, match="There is no tensor file"):
         open_tensors(tmp_path / "b.safetensors")
+
+
+def test_a_folder_has_one_owner_until_it_lets_go_or_dies(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "run"
+    with owned(folder):
+        with pytest.raises(UserError, match=r"Another run is writing to .*run\. Wait"), owned(folder):
+            pass
+        with owned(tmp_path / "beside"):
+            pass
+    with pytest.raises(KeyboardInterrupt), owned(folder):
+        raise KeyboardInterrupt
+    script = (
+        f"import os, pathlib, draftwing.formats.files as f\nwith f.owned(pathlib.Path({str(folder)!r})): os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 9
+    with owned(folder):
+        pass
+
+
+def test_a_folder_that_can_not_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="file can not be written to"), owned(tmp_path / "file"):
+        pass
