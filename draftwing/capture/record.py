@@ -36,6 +36,15 @@ def record(backend: Backend, id: str, tokens: list[int], mask: list[bool], taps:
     return Sample(id, torch.tensor(tokens), mask_T, torch.where(mask_T, torch.cat(best), -1), torch.cat(states))
 
 
+def require_answered(messages: list[dict[str, str]]) -> None:
+    """UserError unless there is an answer, and a question before it."""
+    roles = [message["role"] for message in messages]
+    if "assistant" not in roles:
+        raise UserError("It has no answer to keep.", "Leave out --keep-answers to have its prompt answered.")
+    if "user" not in roles[: roles.index("assistant")]:
+        raise UserError("Its first answer has no question before it.", "Add the question, or drop the conversation.")
+
+
 def render_with_mask(tokenizer: Tokenizer, messages: list[dict[str, str]]) -> tuple[list[int], list[bool]]:
     """Token ids of a conversation and which of them the assistant wrote.
 

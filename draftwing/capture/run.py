@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 
 from draftwing.capture.prompts import Prompt
-from draftwing.capture.record import record, render_with_mask
+from draftwing.capture.record import record, render_with_mask, require_answered
 from draftwing.capture.regenerate import Regenerator, TokenPrompt, in_groups
 from draftwing.core.console import note, progress
 from draftwing.core.errors import UserError
@@ -90,6 +90,7 @@ class Source:
         self, backend: Backend, tokenizer: Tokenizer, taps: tuple[int, ...], settings: CaptureSettings
     ) -> None:
         self._backend, self._tokenizer, self._taps, self._settings = backend, tokenizer, taps, settings
+        self._masks: dict[str, list[bool]] = {}
 
     @property
     def new_tokens(self) -> int:
@@ -97,27 +98,41 @@ class Source:
         return 0 if self._settings.keep_answers else self._settings.max_new_tokens
 
     def render(self, prompts: Iterable[Prompt]) -> list[TokenPrompt]:
-        """Prompts as token ids; those that are too long are left out, and their number is said."""
-        kept, long = [], 0
+        """Prompts as token ids; those that are too long or can not be rendered are left out, and their number is said.
+
+        Raises UserError when none is left.
+        """
+        settings = self._settings
+        limit = settings.context if settings.keep_answers else settings.max_prompt_tokens
+        kept, long, refused = [], 0, []
         for prompt in prompts:
-            messages = list(prompt.messages)
-            tokens = (
-                self._tokenizer.conversation(messages)
-                if self._settings.keep_answers
-                else self._tokenizer.prompt(messages)
-            )
-            limit = self._settings.context if self._settings.keep_answers else self._settings.max_prompt_tokens
+            try:
+                tokens = self._rendered(prompt)
+            except UserError as error:
+                refused.append((prompt, error))
+                continue
             if len(tokens) <= limit:
                 kept.append(TokenPrompt(prompt.id, tokens))
             else:
                 long += 1
         if long:
             note(f"Left out {long} prompts that are longer than {limit} tokens.")
-        if not kept:
+        if not kept and not refused:
             raise UserError(
                 "Every prompt is longer than the limit.", "Raise --max-prompt-tokens, or give shorter prompts."
             )
+        if not kept:
+            raise refused[0][1]
+        _say_refused(refused)
         return kept
+
+    def _rendered(self, prompt: Prompt) -> list[int]:
+        messages = list(prompt.messages)
+        if not self._settings.keep_answers:
+            return self._tokenizer.prompt(messages)
+        require_answered(messages)
+        tokens, self._masks[prompt.id] = render_with_mask(self._tokenizer, messages)
+        return tokens
 
     def samples(self, prompts: list[Prompt], rendered: list[TokenPrompt]) -> Iterator[Sample]:
         """Yield one sample to each rendered prompt."""
@@ -125,10 +140,17 @@ class Source:
             worker = Regenerator(self._backend, self._taps, self._settings.max_new_tokens, self._settings.sampling)
             yield from worker.run(in_groups(rendered))
             return
-        messages = {prompt.id: list(prompt.messages) for prompt in prompts}
         for item in rendered:
-            tokens, mask = render_with_mask(self._tokenizer, messages[item.id])
-            yield record(self._backend, item.id, tokens, mask, self._taps)
+            yield record(self._backend, item.id, item.tokens, self._masks[item.id], self._taps)
+
+
+def _say_refused(refused: list[tuple[Prompt, UserError]]) -> None:
+    """Name the first few, and count them all."""
+    for prompt, error in refused[:3]:
+        start = " ".join(prompt.messages[0]["content"].split())[:40]
+        note(f"Left out {prompt.id} ({prompt.messages[0]['role']}: {start!r} ...): {error.problem}")
+    if refused:
+        note(f"Left out {len(refused)} prompts that can not be used.")
 
 
 def capture(folder: Path, prompts: list[Prompt], source: SampleMaker, contract: Contract) -> int:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @verb
 def bench(
     prompts: options.Prompts = "sharegpt",
+    prompts_format: options.PromptsFormat = "auto",
     split: options.Split = "heldout",
     limit: options.Limit = 20,
     target: options.Target = "default",
@@ -41,6 +42,7 @@ def bench(
     device: options.Device = "auto",
     threads: options.Threads = 0,
     ignore_config_key: options.IgnoreKey = None,
+    control_tokens: options.ControlTokens = "text",
     json: options.Json = False,
 ) -> None:
     """Answer held-out prompts with and without the drafter, sides alternating, and compare.
@@ -57,8 +59,8 @@ def bench(
 
     used = parts.set_threads(threads)
     sampling = Sampling(temperature, top_k, top_p, min_p, seed)
-    chosen = parts.parse_prompts(prompts, split, None)
-    loaded = parts.open_target(target, dtype, device, ignore_config_key)
+    chosen = parts.parse_prompts(prompts, split, None, prompts_format)
+    loaded = parts.open_target(target, dtype, device, ignore_config_key, control_tokens)
     with_drafter = parts.open_drafter(drafter, loaded, taps_convention)
     engine = parts.make_engine(loaded, with_drafter, num_steps, context)
     requests = _requests(chosen, loaded, limit, max_prompt_tokens, max_new_tokens, sampling)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 def capture(
     out: options.Out,
     prompts: options.Prompts = "sharegpt",
+    prompts_format: options.PromptsFormat = "auto",
     split: options.Split = "train",
     limit: options.Limit = None,
     target: options.Target = "default",
@@ -44,6 +45,7 @@ def capture(
     device: options.Device = "auto",
     threads: options.Threads = 0,
     ignore_config_key: options.IgnoreKey = None,
+    control_tokens: options.ControlTokens = "text",
     json: options.Json = False,
 ) -> None:
     """Answer prompts with the target and write its states, tokens and mask, with their contract.
@@ -70,8 +72,8 @@ def capture(
     )
     if (answers is not None) + keep_answers + only_answers > 1:
         raise UserError("--answers, --keep-answers and --only-answers exclude each other.", "Give one of them.")
-    chosen = [] if answers else parts.parse_prompts(prompts, split, limit)
-    loaded = parts.open_target(target, dtype, device, ignore_config_key)
+    chosen = [] if answers else parts.parse_prompts(prompts, split, limit, prompts_format, answered=keep_answers)
+    loaded = parts.open_target(target, dtype, device, ignore_config_key, control_tokens)
     if only_answers:
         with owned(out):
             _answer(out, chosen, loaded, batch, settings, json)

@@ -10,6 +10,7 @@ import typer
 from draftwing.cli import options
 from draftwing.cli.boundary import print_json, verb
 from draftwing.core.console import note
+from draftwing.core.errors import UserError
 
 if TYPE_CHECKING:
     from draftwing.engine.request import Answer
@@ -37,6 +38,7 @@ def generate(
     device: options.Device = "auto",
     threads: options.Threads = 0,
     ignore_config_key: options.IgnoreKey = None,
+    control_tokens: options.ControlTokens = "text",
     json: options.Json = False,
 ) -> None:
     """Answer a prompt. On a terminal, tokens that the drafter had right are green.
@@ -48,9 +50,9 @@ def generate(
     from draftwing.ops.sampling import Sampling  # noqa: PLC0415
 
     parts.set_threads(threads)
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _question(prompt)
     sampling = Sampling(temperature, top_k, top_p, min_p, seed)
-    loaded = parts.open_target(target, dtype, device, ignore_config_key)
+    loaded = parts.open_target(target, dtype, device, ignore_config_key, control_tokens)
     with_drafter = None if no_drafter else parts.open_drafter(drafter, loaded, taps_convention)
     engine = parts.make_engine(loaded, with_drafter, num_steps, context)
     tokens = tuple(loaded.tokenizer.prompt([{"role": "user", "content": text}]))
@@ -68,6 +70,18 @@ def generate(
     for line in answer.notes:
         note(line)
     note(_summary(answer))
+
+
+def _question(typed: str) -> str:
+    """What was typed or piped in; UserError when it is no text in UTF-8, or nothing."""
+    from draftwing.capture.rows import checked_text  # noqa: PLC0415
+
+    try:
+        # Undecodable bytes of the command line arrive as lone surrogates, those of stdin as they are.
+        text = sys.stdin.buffer.read().decode("utf-8-sig") if typed == "-" else checked_text(typed)
+    except ValueError as error:
+        raise UserError(f"The prompt is not text in UTF-8 ({error}).", "Convert it, with iconv say.") from None
+    return text
 
 
 def _summary(answer: Answer) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -43,7 +43,19 @@ Context = Annotated[
     typer.Option(min=1, max=2**24, help="Tokens of context to allocate [default: the model's limit, at most 4096]."),
 ]
 Prompts = Annotated[
-    str, typer.Option(help="JSONL of OpenAI messages, ShareGPT JSON, lines of text, or 'sharegpt' / 'humaneval'.")
+    str,
+    typer.Option(
+        help="Rows with messages, conversations, prompt or text (JSONL or a JSON array), lines of text, all also "
+        "gzipped, or 'sharegpt' / 'humaneval'."
+    ),
+]
+PromptsFormat = Annotated[
+    Literal["auto", "lines", "jsonl", "json"],
+    typer.Option(help="How to read --prompts; auto goes by its first character: [ is json, { is jsonl, else lines."),
+]
+ControlTokens = Annotated[
+    Literal["text", "parsed"],
+    typer.Option(help="What a control token's name in a message is: text as it stands, or parsed: the token itself."),
 ]
 Split = Annotated[
     str, typer.Option(help="all, train or heldout: the held-out part is chosen by digest and never trained on.")

@@ -11,12 +11,12 @@ from draftwing.core.machine import usable_cores
 from draftwing.core.settings import keep_freed_memory
 
 if TYPE_CHECKING:
-    from draftwing.capture.prompts import Prompt, Split
+    from draftwing.capture.prompts import Format, Prompt, Split
     from draftwing.drafter.checkpoint import LoadedDrafter
     from draftwing.engine.engine import Engine
     from draftwing.formats.answers import TokenAnswer
     from draftwing.target.load import Target
-    from draftwing.target.tokenizer import Tokenizer
+    from draftwing.target.tokenizer import Control, Tokenizer
 
 SHIPPED = Path(__file__).resolve().parents[2] / "drafters" / "smollm2-135m-instruct"
 USUAL_CONTEXT = 4096
@@ -45,13 +45,13 @@ def set_threads(threads: int, *, batches: bool = False) -> int:
     return torch.get_num_threads()
 
 
-def open_target(name: str, dtype: str, device: str, ignore_keys: list[str] | None) -> Loaded:
+def open_target(name: str, dtype: str, device: str, ignore_keys: list[str] | None, control: Control = "text") -> Loaded:
     """Load a target and its tokenizer."""
     from draftwing.target.load import load_target  # noqa: PLC0415
     from draftwing.target.tokenizer import Tokenizer  # noqa: PLC0415
 
     target = load_target(name, dtype, device, tuple(ignore_keys or ()))
-    return Loaded(target, Tokenizer(target.folder))
+    return Loaded(target, Tokenizer(target.folder, control))
 
 
 def open_drafter(name: str, loaded: Loaded, convention: str | None) -> LoadedDrafter:
@@ -109,11 +109,13 @@ def parse_taps(text: str | None, loaded: Loaded) -> tuple[int, ...]:
     return taps
 
 
-def parse_prompts(source: str, split: str, limit: int | None) -> list[Prompt]:
-    """Read prompts with the split checked."""
+def parse_prompts(
+    source: str, split: str, limit: int | None, form: Format = "auto", *, answered: bool = False
+) -> list[Prompt]:
+    """Read prompts with the split checked; `answered` keeps the answers that they hold."""
     from draftwing.capture.prompts import read_prompts  # noqa: PLC0415
 
-    return read_prompts(source, _split(split), limit)
+    return read_prompts(source, _split(split), limit, form=form, answered=answered)
 
 
 def parse_answers(path: Path, split: str, limit: int | None, loaded: Loaded) -> list[TokenAnswer]:

@@ -14,6 +14,7 @@ from draftwing.core.errors import UserError
 
 if TYPE_CHECKING:
     from draftwing.capture.on_the_fly import OnTheFly
+    from draftwing.capture.prompts import Format
     from draftwing.cli.parts import Loaded
     from draftwing.parallel.group import Group
 
@@ -31,6 +32,7 @@ def train(
         bool, typer.Option("--on-the-fly", help="No store: run the target inside training, on --prompts.")
     ] = False,
     prompts: options.Prompts = "sharegpt",
+    prompts_format: options.PromptsFormat = "auto",
     answers: options.Answers = None,
     limit: options.Limit = None,
     target: options.Target = "default",
@@ -82,6 +84,7 @@ def train(
     device: options.Device = "auto",
     threads: options.Threads = 0,
     ignore_config_key: options.IgnoreKey = None,
+    control_tokens: options.ControlTokens = "text",
     json: options.Json = False,
 ) -> None:
     """Train an EAGLE-3 drafter and write it to --out, with its contract and record.
@@ -126,7 +129,7 @@ def train(
         seed=seed,
     )
     group = join(pick_device(device))
-    loaded = parts.open_target(target, dtype, device, ignore_config_key)
+    loaded = parts.open_target(target, dtype, device, ignore_config_key, control_tokens)
     ours = identity(loaded.target, loaded.tokenizer)
     with owned(out) if group.leads else nullcontext():
         held = FeatureStore(heldout) if heldout else None
@@ -140,7 +143,7 @@ def train(
             if answers:
                 source = _answered(loaded, answers, limit, boundaries)
             else:
-                source = _on_the_fly(loaded, prompts, limit, boundaries, out, group)
+                source = _on_the_fly(loaded, (prompts, prompts_format), limit, boundaries, out, group)
         for what, stated in (
             ("The features", contract),
             ("The held-out features", held.contract if held else contract),
@@ -181,7 +184,7 @@ def _answered(loaded: Loaded, path: Path, limit: int | None, boundaries: tuple[i
 
 
 def _on_the_fly(
-    loaded: Loaded, prompts: str, limit: int | None, boundaries: tuple[int, ...], out: Path, group: Group
+    loaded: Loaded, prompts: tuple[str, Format], limit: int | None, boundaries: tuple[int, ...], out: Path, group: Group
 ) -> OnTheFly:
     from draftwing.capture.on_the_fly import OnTheFly, collect_answers  # noqa: PLC0415
     from draftwing.capture.run import CaptureSettings, Source  # noqa: PLC0415
@@ -189,7 +192,7 @@ def _on_the_fly(
 
     settings = CaptureSettings()
     capacity = min(settings.context, loaded.target.config.max_context)
-    chosen = parts.parse_prompts(prompts, "train", limit)
+    chosen = parts.parse_prompts(prompts[0], "train", limit, prompts[1])
     worker = Source(loaded.target.decoder(ON_THE_FLY_BATCH, capacity), loaded.tokenizer, boundaries, settings)
     if group.leads:
         collect_answers(out / "answers.jsonl", chosen, worker)

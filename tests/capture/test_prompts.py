@@ -43,8 +43,50 @@ def test_jsonl_keeps_whole_conversations(tmp_path: Path) -> None:
         [_user("two"), {"role": "assistant", "content": "answer"}],
     ]
     lines = [json.dumps({"messages": row, "source": "x"}) for row in rows]
-    prompts = read_prompts(_file(tmp_path, "\n" + "\n\n".join(lines) + "\n"))
-    assert [list(prompt.messages) for prompt in prompts] == rows
+    source = _file(tmp_path, "\n" + "\n\n".join(lines) + "\n")
+    assert [list(prompt.messages) for prompt in read_prompts(source, answered=True)] == rows
+    asked = [rows[0], rows[1][:1]]
+    assert [list(prompt.messages) for prompt in read_prompts(source)] == asked, "an answer at the end is asked for anew"
+
+
+QUESTION, ANSWER = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}
+SHAPES: dict[str, Any] = {
+    "openai": {"messages": [QUESTION, ANSWER]},
+    "openai in parts": {"messages": [{**QUESTION, "content": [{"type": "text", "text": "Why?"}]}, ANSWER]},
+    "sharegpt": _turns("Why?", "So."),
+    "sharegpt with roles": {"conversations": [QUESTION, ANSWER]},
+    "prompt": {"prompt": "Why?"},
+    "prompt of messages": {"prompt": [QUESTION]},
+    "text": {"text": "Why?", "source": "here"},
+    "a string": "Why?",
+    "the question twice": {"prompt": "Why?", "messages": [QUESTION, ANSWER]},
+}
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
+@pytest.mark.parametrize("form", ["jsonl", "json"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rows_of_every_shape_are_the_same_prompt(tmp_path: Path, shape: str, form: Any, packed: bool) -> None:
+    row = json.dumps(SHAPES[shape])
+    content = (f"[{row}, {row}]" if form == "json" else f"{row}\n{row}\n").encode()
+    source = _file(tmp_path, gzip.compress(content) if packed else content)
+    told = "auto" if form == "json" or shape != "a string" else "jsonl"
+    assert read_prompts(source, form=told) == read_prompts(source, form=form) == [prompt_of([QUESTION])]
+    answers = "messages" in row or "conversations" in row
+    whole = [QUESTION, ANSWER] if answers else [QUESTION]
+    assert read_prompts(source, form=form, answered=True) == [prompt_of(whole)]
+
+
+def test_several_parts_are_joined_as_vllm_joins_them(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    assert _texts(_file(tmp_path, json.dumps({"messages": [{"role": "user", "content": parts}]}))) == ["one\ntwo"]
+
+
+def test_lines_that_look_like_json_are_read_as_lines_when_told(tmp_path: Path) -> None:
+    source = _file(tmp_path, "[INST] write\n{a}\n")
+    with pytest.raises(UserError, match="say --prompts-format lines"):
+        read_prompts(source)
+    assert _texts(source, form="lines") == ["[INST] write", "{a}"]
 
 
 @pytest.mark.parametrize(
@@ -133,25 +175,44 @@ MIDDLE = SHAREGPT.replace(b', {"conv', b', garbage {"conv', 1)
 
 
 BAD: dict[str, Any] = {
-    "empty": ("", "holds no prompts. Give JSONL with"),
+    "empty": ("", "holds no prompts. Give JSONL or"),
     "blank": (" \n\n", "holds no prompts"),
     "empty array": ("[]", "holds no prompts"),
-    "not json": ("[INST] write", "is not JSON"),
+    "not json": ("[INST] write", "is not JSON .*say --prompts-format lines"),
     "cut in the first item": (SHAREGPT[:20], "is not JSON"),
     "binary": (bytes(range(256)) * 8, "is not text in UTF-8"),
     "utf-16": ("hello".encode("utf-16"), "is not text in UTF-8"),
-    "jsonl broken": (GOOD * 2 + '{"messages": [\n', "line 3 is not an object with OpenAI `messages`"),
-    "jsonl other key": (GOOD + '{"text": "x"}\n', "line 2 is not"),
-    "jsonl no messages": ('{"messages": []}\n', "line 1 is not .*a list that is not empty"),
-    "jsonl null": (GOOD + '{"messages": null}', "line 2 is not .*a list that is not empty"),
-    "jsonl a list": (GOOD + "\n[1, 2]\n", "line 3 is not"),
-    "jsonl no role": ('{"messages": [{"content": "x"}]}', "line 1 is not .*a text `role`"),
-    "jsonl parts": ('{"messages": [{"role": "user", "content": [{"type": "text"}]}]}', "a text `content`"),
-    "jsonl pretty": ('{\n "messages": []\n}', "line 1 is not"),
-    "jsonl message a text": (GOOD + '{"messages": ["hi"]}', "line 2 is not"),
+    "jsonl broken": (GOOD * 2 + '{"messages": [\n', "line 3 is not JSON"),
+    "jsonl other key": (
+        GOOD + '{"question": "x"}\n',
+        "line 2: it has none of the keys messages, conversations, prompt",
+    ),
+    "jsonl no messages": ('{"messages": []}\n', "line 1: its `messages` must be a list that is not empty"),
+    "jsonl null": (GOOD + '{"messages": null}', "line 2: its `messages` is NoneType, not a list"),
+    "jsonl a list": (GOOD + "\n[1, 2]\n", "line 3: it is no JSON object"),
+    "jsonl no role": ('{"messages": [{"content": "x"}]}', "line 1: .*a text `role`"),
+    "jsonl parts": ('{"messages": [{"role": "user", "content": [{"type": "text"}]}]}', "type text without"),
+    "jsonl image": (
+        '{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}',
+        "part of type 'image_url', and only text",
+    ),
+    "jsonl null content": ('{"messages": [{"role": "user", "content": null}]}', "a text `content`"),
+    "jsonl two meanings": (
+        '{"prompt": "one", "messages": [{"role": "user", "content": "two"}]}',
+        "its `messages` and its `prompt` differ",
+    ),
+    "half a surrogate pair": ('{"text": "ab\\ud800c"}', r"character 2 \(U\+D800\) is half of a surrogate pair"),
+    "a row of rows": ('{"text": ["a"]}', "its `text` is list, not text"),
+    "nobody's turn": ('[{"conversations": [{"from": "moderator", "value": "x"}]}]', "whether 'moderator' asks or"),
+    "deep": ('{"text": ' + "[" * 100_000, "line 1 is not JSON"),
+    "packed and cut": (gzip.compress(GOOD.encode() * 9)[:-9], "can not be read"),
+    "packed and broken": (gzip.compress(GOOD.encode() * 9)[:20] + b"x" * 9, "can not be read"),
+    "latin-1": ("caf\xe9 au lait".encode("latin-1"), "is not text in UTF-8 .*at byte 3"),
+    "jsonl pretty": ('{\n "messages": []\n}', "line 1 is not JSON"),
+    "jsonl message a text": (GOOD + '{"messages": ["hi"]}', "line 2: each message must be an object"),
     "jsonl then binary": (GOOD.encode() + b"\xff\xfe\n", "(?i)utf-8"),
-    "sharegpt other key": (json.dumps([_turns("a"), {"text": "x"}]), "item 1 has no `conversations` list"),
-    "sharegpt of texts": ('["a"]', "item 0 has no `conversations` list"),
+    "sharegpt other key": (json.dumps([_turns("a"), {"question": "x"}]), "item 1: it has none of the keys"),
+    "sharegpt of numbers": ("[1]", "item 0: it is no JSON object"),
     "sharegpt turn a text": ('[{"conversations": ["hi"]}]', "item 0"),
     "sharegpt turn empty": ('[{"conversations": [{"from": "human"}]}]', "item 0"),
     "sharegpt wrong in the middle": (MIDDLE, "after 1 items"),

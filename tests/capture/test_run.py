@@ -139,7 +139,7 @@ def test_kept_answers_are_recorded_with_their_mask(
 def test_keeping_answers_that_are_not_there_is_refused(
     target: Target, tokenizer: Tokenizer, contract: Contract, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match="has no response tokens"):
+    with pytest.raises(UserError, match="has no answer to keep"):
         capture(tmp_path, _prompts(), _source(target, tokenizer, KEPT), contract)
 
 
@@ -150,9 +150,10 @@ def test_prompts_that_are_too_long_are_left_out_and_counted(
     """The longest that still fits has exactly `limit` tokens."""
 
     def of_length(tokens: int, letter: str) -> Prompt:
-        empty = [{"role": "user", "content": ""}]
+        answer = [{"role": "assistant", "content": "yes"}] if settings.keep_answers else []
+        empty = [{"role": "user", "content": ""}, *answer]
         frame = len(tokenizer.conversation(empty) if settings.keep_answers else tokenizer.prompt(empty))
-        return prompt_of([{"role": "user", "content": letter * (tokens - frame)}])
+        return prompt_of([{"role": "user", "content": letter * (tokens - frame)}, *answer])
 
     fits = of_length(limit, "a")
     source = _source(target, tokenizer, settings)
@@ -161,6 +162,25 @@ def test_prompts_that_are_too_long_are_left_out_and_counted(
     assert f"Left out 2 prompts that are longer than {limit} tokens." in capsys.readouterr().err
     with pytest.raises(UserError, match="Every prompt is longer than the limit"):
         source.render([of_length(limit + 1, "d")])
+
+
+def test_rows_that_can_not_be_kept_are_named_and_counted_and_the_others_go_on(
+    target: Target, tokenizer: Tokenizer, contract: Contract, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same question with two answers is two samples; an answer to no question is none."""
+    user, say = {"role": "user", "content": "ask"}, {"role": "assistant", "content": "say"}
+    good = [
+        prompt_of([user, say]),
+        prompt_of([user, {**say, "content": "so"}]),
+        prompt_of([user, say, {**say, "content": "more"}]),
+    ]
+    unasked, unanswered = prompt_of([say, user, say]), prompt_of([user])
+    assert capture(tmp_path, [good[0], unasked, *good[1:], unanswered], _source(target, tokenizer, KEPT), contract)
+    assert {sample.id for sample in FeatureStore(tmp_path)} == {prompt.id for prompt in good}
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"Left out {unasked.id} (assistant: 'say' ...): Its first answer has no question before it." in said
+    assert f"Left out {unanswered.id} (user: 'ask' ...): It has no answer to keep." in said
+    assert "Left out 2 prompts that can not be used." in said
 
 
 def test_a_prompt_without_a_sample_is_an_alarm(
