@@ -133,9 +133,10 @@ def _table(summary: dict[str, Any], settings: dict[str, Any]) -> None:
         title=f"{summary['prompts']} prompts of {settings['prompts']} ({settings['split']}), "
         f"{settings['num_steps']} draft steps, {settings['dtype']}"
     )
-    table.add_column("figure")
-    table.add_column("value", justify="right")
-    table.add_column("95 % interval", justify="right")
+    # A narrow terminal breaks words; it never drops letters.
+    table.add_column("figure", overflow="fold")
+    table.add_column("value", justify="right", overflow="fold")
+    table.add_column("95 % interval", justify="right", overflow="fold")
 
     def row(name: str, value: dict[str, float] | None, unit: str = "", digits: int = 2) -> None:
         if value:

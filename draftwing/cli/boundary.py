@@ -33,11 +33,26 @@ def verb(function: Callable[Params, None]) -> Callable[Params, None]:
         except KeyboardInterrupt:
             note("Interrupted. What was whole is kept; the same command goes on from there.")
             raise typer.Exit(INTERRUPTED) from None
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            said = (str(error) or "allocation failed").splitlines()[0]
+            note(
+                f"draftwing: The memory does not suffice ({said}). "
+                "Lower --batch, --batch-tokens, --context or --max-new-tokens, or end other programs."
+            )
+            raise typer.Exit(USER_ERROR) from None
         except BrokenPipeError:
             # The reader of stdout went away (`| head`): nobody is left to tell.
             raise typer.Exit(0) from None
 
     return wrapped
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Python's own kind, the one of torch on a GPU, or torch's message on the CPU, which has no kind of its own."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return bool(kinds & {"MemoryError", "OutOfMemoryError"}) or "DefaultCPUAllocator: " in str(error)
 
 
 def _interrupt(*_: object) -> None:
