@@ -52,7 +52,7 @@ def bench(
     from draftwing.cli import parts  # noqa: PLC0415
     from draftwing.core.provenance import here  # noqa: PLC0415
     from draftwing.formats.files import digest_of  # noqa: PLC0415
-    from draftwing.formats.records import Record, write_record  # noqa: PLC0415
+    from draftwing.formats.records import Record, record_path, write_record  # noqa: PLC0415
     from draftwing.measure.bench import figures, raw_samples, run_pairs  # noqa: PLC0415
     from draftwing.measure.divergence import rounding_between_shapes  # noqa: PLC0415
     from draftwing.ops.sampling import Sampling  # noqa: PLC0415
@@ -94,7 +94,7 @@ def bench(
         figures=summary,
         samples=raw_samples(pairs),
     )
-    path = record or Path("runs") / f"bench-{kept.provenance.date.replace(':', '').replace('+0000', 'Z')}.json"
+    path = record or record_path(kept)
     write_record(path, kept)
     if json:
         print_json({"record": str(path), "settings": settings, **summary})

@@ -8,6 +8,7 @@ from draftwing import __version__
 from draftwing.cli.bench import bench
 from draftwing.cli.capture import capture
 from draftwing.cli.generate import generate
+from draftwing.cli.profile import profile
 from draftwing.cli.pull import pull
 from draftwing.cli.train import train
 
@@ -19,7 +20,7 @@ app = typer.Typer(
     help="EAGLE-3 speculative decoding: capture a target's states, train a drafter, decode losslessly, measure.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for function in (pull, capture, train, generate, bench):
+for function in (pull, capture, train, generate, bench, profile):
     app.command()(function)
 
 

@@ -17,12 +17,17 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     version: Literal[2] = 2
-    kind: Literal["train", "bench", "sweep"]
+    kind: Literal["train", "bench", "profile", "sweep"]
     provenance: Provenance
     settings: dict[str, Any]
     digests: dict[str, str]
     figures: dict[str, Any]
     samples: list[dict[str, Any]]
+
+
+def record_path(record: Record) -> Path:
+    """Where a record goes that was given no place."""
+    return Path("runs") / f"{record.kind}-{record.provenance.date.replace(':', '').replace('+0000', 'Z')}.json"
 
 
 def write_record(path: Path, record: Record) -> None:

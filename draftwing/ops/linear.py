@@ -20,11 +20,12 @@ _PACKED_DTYPES = (torch.bfloat16, torch.float32)
 
 
 class Product:
-    """x @ weight.T + bias, bias optional."""
+    """x @ weight.T + bias, bias optional. `nbytes` is what a product reads of the weight."""
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None = None) -> None:
         self._weight_OI, self._bias_O = weight_OI, bias_O
         self._packed: Any = None
+        self.nbytes: int = weight_OI.nbytes
         if can_pack(weight_OI):
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight_OI.contiguous(), _EXPECTED_ROWS)
             # The layout is a copy: the weight it came from need not stay in memory.

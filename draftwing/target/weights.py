@@ -42,6 +42,12 @@ class TargetWeights:
     logits: Product
     fingerprint: str
 
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of the matrices, which a forward with logits reads once. (Norms are a thousandth of them.)"""
+        layers = ((layer.qkv, layer.output, layer.gate_up, layer.down) for layer in self.layers)
+        return self.logits.nbytes + sum(product.nbytes for products in layers for product in products)
+
 
 def load_weights(folder: Path, config: TargetConfig, dtype: torch.dtype, device: torch.device) -> TargetWeights:
     """Load all tensors in `dtype`. Raises UserError for missing, leftover, misshapen or unreadable ones."""

@@ -122,6 +122,21 @@ def test_generate_json_and_standard_input(world: dict[str, str]) -> None:
     assert answer["cycles"] >= 1
 
 
+def test_profile_prints_a_table_and_keeps_every_time(world: dict[str, str], tmp_path: Path) -> None:
+    words = ("profile", "--target", world["target"], "--dtype", "float32", "--threads", "1", "--rounds", "3")
+    done = run(*words, "--largest", "4", "--at", "9", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "t(m) / t(1)" in done.stdout and "Reading the weights once takes" in done.stdout
+    (record,) = (tmp_path / "runs").glob("profile-*.json")
+    kept = json.loads(record.read_text())
+    assert [(row["tokens"], len(row["seconds"])) for row in kept["samples"]] == [(1, 3), (2, 3), (3, 3), (4, 3)]
+    assert [size["tokens"] for size in kept["figures"]["sizes"]] == [1, 2, 3, 4]
+    again = run(*words, "--largest", "1", "--at", "9", "--json", "--record", str(tmp_path / "one.json"))
+    assert json.loads(again.stdout)["sizes"][0]["ratio"] == {"estimate": 1.0, "low": 1.0, "high": 1.0}
+    long = run(*words, "--at", "999999")
+    assert (long.returncode, "Lower --at." in long.stderr) == (2, True)
+
+
 def test_bench_writes_a_record_that_holds_every_sample(world: dict[str, str], tmp_path: Path) -> None:
     record = tmp_path / "bench.json"
     done = run(
@@ -405,7 +420,7 @@ def test_a_mistake_gets_one_sentence_and_code_2(world: dict[str, str], tmp_path:
     assert set(table) == set(MISTAKES)
 
 
-@pytest.mark.parametrize("verb", ["pull", "capture", "train", "generate", "bench"])
+@pytest.mark.parametrize("verb", ["pull", "capture", "train", "generate", "bench", "profile"])
 def test_help_has_an_example(verb: str) -> None:
     done = run(verb, "--help")
     assert done.returncode == 0

@@ -49,6 +49,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         "train": [*train, "--out", drafter],
         "generate": ["hi", "--max-new-tokens", "6", *target, "--drafter", drafter],
         "bench": [*data, "--drafter", drafter, "--record", str(root / "record.json")],
+        "profile": [*target, "--largest", "2", "--at", "3", "--rounds", "1", "--record", str(root / "profile.json")],
         "pull": ["default"],
     }
     for verb in ("capture", "train"):
