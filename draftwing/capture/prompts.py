@@ -119,7 +119,7 @@ def _open(source: str, form: Format, answered: bool) -> Iterator[Messages]:
                     raise UserError(f"{path}, {where}: {error}.", _REMEDY) from None
                 if not answered:
                     messages = question_of(messages, first=isinstance(row, dict) and "conversations" in row)
-                if messages and messages[-1]["content"].strip():
+                if messages and (answered or messages[-1]["content"].strip()):
                     yield messages
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path} can not be read: {error}.", _REMEDY) from None

@@ -49,6 +49,14 @@ class TrainSettings(BaseModel):
     seed: int = 0
 
 
+def step_weights(base: float, depth: int) -> list[float]:
+    """base ** j for step j, kept between 1e-30 and 1e30: beyond, float32 has only 0 and infinity for it.
+
+    A step that weighs 1e-30 moves nothing, and its loss can still be told.
+    """
+    return [min(max(base**step, 1e-30), 1e30) for step in range(depth)]
+
+
 @dataclass
 class Progress:
     """Where a run stands, and what it has seen."""
@@ -79,7 +87,9 @@ class Trainer:
         self._unroller = Unroller(drafter, teacher.embedding_VH)
         self._optimizer = Optimizer(drafter, settings.muon_lr, settings.adam_lr, settings.weight_decay, settings.warmup)
         self._weights_J = torch.tensor(
-            [settings.step_weight**step for step in range(settings.depth)], device=teacher.embedding_VH.device
+            step_weights(settings.step_weight, settings.depth),
+            dtype=torch.float64,
+            device=teacher.embedding_VH.device,
         )
 
     def run(

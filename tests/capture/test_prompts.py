@@ -240,3 +240,10 @@ def test_a_missing_file_and_an_empty_split_are_named(tmp_path: Path) -> None:
     train = next(text for text in ("a", "b", "c") if not prompt_of([_user(text)]).heldout)
     with pytest.raises(UserError, match="holds no prompts of the split heldout"):
         read_prompts(_file(tmp_path, train), split="heldout")
+
+
+def test_an_empty_answer_is_kept_and_an_empty_question_is_not_asked(tmp_path: Path) -> None:
+    rows = [[_user("one"), {"role": "assistant", "content": ""}], [_user(" ")]]
+    source = _file(tmp_path, "\n".join(json.dumps({"messages": row}) for row in rows))
+    assert [len(prompt.messages) for prompt in read_prompts(source, answered=True)] == [2, 1]
+    assert [len(prompt.messages) for prompt in read_prompts(source)] == [1]

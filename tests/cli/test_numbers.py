@@ -75,3 +75,11 @@ def test_a_number_at_the_border_gets_an_answer_or_a_sentence(
         if value in {"nan", "inf", "-inf", "1e400"}:
             assert done.exit_code == 2, value
     torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("weight", ["0.001", "10"])
+def test_the_last_of_many_steps_weighs_something_float32_can_hold(words: dict[str, list[str]], weight: str) -> None:
+    """0.001 ** 63 is 0 in float32 and 10 ** 63 infinite: the loss then was no number, and the rates got the blame."""
+    out = str(Path(words["train"][-1]).parent / f"deep-{weight}")
+    done = CliRunner().invoke(app, ["train", *words["train"], "--depth", "64", "--step-weight", weight, "--out", out])
+    assert done.exit_code == 0, done.output
