@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,5 +64,9 @@ def join(device: torch.device) -> Group:
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         return Group()
+    # Its functions take the group that stands when it is first imported as a default argument. torch imports it within
+    # the first optimizer step; the group would then outlive destroy_process_group, and gloo's threads the interpreter,
+    # where one that still frees a message aborts the process.
+    importlib.import_module("torch.distributed.nn.functional")
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
     return Group(dist.get_rank(), size)

@@ -104,3 +104,11 @@ def test_a_group_of_one_leaves_tensors_and_gradients_alone() -> None:
     assert group.sum(tensor) is tensor
     assert weight.grad.tolist() == [1.0, 2.0]
     assert idle.grad is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of threads are read from /proc")
+def test_no_thread_of_the_group_outlives_it(ranks: list[dict[str, Any]]) -> None:
+    """One that frees a tensor while the interpreter ends aborts the process, after all its work is done."""
+    for rank in ranks:
+        assert rank["threads"]
+        assert not [name for name in rank["threads"] if "gloo" in name]

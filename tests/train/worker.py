@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,15 +31,16 @@ def main(features: Path, out: Path) -> None:
     group, source = join(torch.device("cpu")), FeatureStore(features)
     run = trainer(group, **CHANGES)
     run.run(source, None, out / "checkpoint.pt", quiet())
-    result = {
+    result: dict[str, Any] = {
         "size": group.size,
         "losses": run.progress.losses,
         "weights": run.drafter.state_dict(),
         "gradients of 5": gradients(source, [0, 1, 2, 3, 4], group),
         "gradients of 1": gradients(source, [6], group),
     }
-    torch.save(result, out / f"rank{group.rank}.pt")
     group.close()
+    result["threads"] = [name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")]
+    torch.save(result, out / f"rank{group.rank}.pt")
 
 
 if __name__ == "__main__":
