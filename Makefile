@@ -24,9 +24,9 @@ lint: $(READY)
 # One prompt both ways in float32, the texts compared byte for byte; then a short bench in the machine's best dtype.
 demo: $(READY)
 	mkdir -p runs
-	@echo "== without the drafter (float32)"
-	$(BIN)/draftwing generate "$(QUESTION)" --dtype float32 --max-new-tokens 120 --no-drafter | tee runs/demo-plain.txt
-	@echo "== with the drafter (float32)"
+	@echo "== without speculation (float32)"
+	$(BIN)/draftwing generate "$(QUESTION)" --dtype float32 --max-new-tokens 120 --plain | tee runs/demo-plain.txt
+	@echo "== with a drafter and lookup (float32)"
 	$(BIN)/draftwing generate "$(QUESTION)" --dtype float32 --max-new-tokens 120 | tee runs/demo-speculative.txt
 	cmp runs/demo-plain.txt runs/demo-speculative.txt && echo "== the two answers are the same, byte for byte"
 	$(BIN)/draftwing bench --prompts humaneval --split all --limit 12 --max-new-tokens 128 --record runs/demo-bench.json

@@ -1,4 +1,4 @@
-"""`draftwing bench`: with and without the drafter, in one run."""
+"""`draftwing bench`: with and without speculation, in one run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def bench(
     limit: options.Limit = 20,
     target: options.Target = "default",
     drafter: options.Drafter = "default",
-    num_steps: options.NumSteps = 3,
+    tree: options.Tree = "auto",
+    proposers: options.Proposers = None,
+    lookup_earlier: options.Earlier = 0,
     max_prompt_tokens: options.MaxPrompt = 512,
     max_new_tokens: options.MaxNew = 256,
     temperature: options.Temperature = 0.0,
@@ -45,7 +47,7 @@ def bench(
     control_tokens: options.ControlTokens = "text",
     json: options.Json = False,
 ) -> None:
-    """Answer held-out prompts with and without the drafter, sides alternating, and compare.
+    """Answer held-out prompts with and without speculation, sides alternating, and compare.
 
     Example: `draftwing bench --prompts humaneval --split all --limit 20`
     """
@@ -62,19 +64,25 @@ def bench(
     chosen = parts.parse_prompts(prompts, split, None, prompts_format)
     loaded = parts.open_target(target, dtype, device, ignore_config_key, control_tokens)
     with_drafter = parts.open_drafter(drafter, loaded, taps_convention)
-    engine = parts.make_engine(loaded, with_drafter, num_steps, context)
+    how = parts.Speculation(tree, proposers, lookup_earlier)
+    engine = parts.make_engine(loaded, with_drafter, how, context)
+    if not engine.planner.proposers:
+        raise UserError("There is nobody to propose.", "Say --proposers lookup, or name a --drafter.")
     requests = _requests(chosen, loaded, limit, max_prompt_tokens, max_new_tokens, sampling)
     with progress("bench", len(requests), "prompts") as meter:
         pairs = run_pairs(engine, requests, meter)
-    summary = figures(pairs, num_steps)
+    summary = figures(pairs)
     longest = max(pairs, key=lambda pair: len(pair.plain.tokens))
     text = [*requests[longest.id].prompt, *longest.plain.tokens]
-    summary["rounding_between_shapes"] = rounding_between_shapes(engine.backend, text, num_steps + 1)
+    summary["rounding_between_shapes"] = rounding_between_shapes(engine.backend, text, _usual_rows(summary))
+    summary["calibration"] = engine.planner.calibration.table()
     settings: dict[str, Any] = {
         "prompts": prompts,
         "split": split,
         "drafter": drafter,
-        "num_steps": num_steps,
+        "tree": tree,
+        "proposers": [proposer.name for proposer in engine.planner.proposers],
+        "lookup_earlier": lookup_earlier,
         "max_prompt_tokens": max_prompt_tokens,
         "max_new_tokens": max_new_tokens,
         "sampling": vars(sampling),
@@ -88,7 +96,7 @@ def bench(
         settings=settings,
         digests={
             "target": loaded.target.weights.fingerprint,
-            "vocabulary_map": with_drafter.vocabulary.digest,
+            **({"vocabulary_map": with_drafter.vocabulary.digest} if with_drafter else {}),
             "prompts": digest_of(sorted(requests)),
         },
         figures=summary,
@@ -101,6 +109,11 @@ def bench(
     else:
         _table(summary, settings)
         note(f"Record: {path}")
+
+
+def _usual_rows(summary: dict[str, Any]) -> int:
+    """Rows of a usual verify, at least two."""
+    return max(2, round(summary["tree_size"] or 2))
 
 
 def _requests(
@@ -131,7 +144,7 @@ def _table(summary: dict[str, Any], settings: dict[str, Any]) -> None:
 
     table = Table(
         title=f"{summary['prompts']} prompts of {settings['prompts']} ({settings['split']}), "
-        f"{settings['num_steps']} draft steps, {settings['dtype']}"
+        f"tree {settings['tree']} of {'+'.join(settings['proposers'])}, {settings['dtype']}"
     )
     # A narrow terminal breaks words; it never drops letters.
     table.add_column("figure", overflow="fold")
@@ -153,16 +166,23 @@ def _table(summary: dict[str, Any], settings: dict[str, Any]) -> None:
     row("accept length", summary["accept_length"])
     acceptances = [f"{value:.2f}" if value is not None else "-" for value in summary["position_acceptances"]]
     table.add_row("position acceptances", " ".join(acceptances), "")
+    for name, share in summary["accepted_by"].items():
+        table.add_row(f"tokens from {name}", f"{100 * share:.0f} %", "")
+    asked = ", ".join(f"{name} in {100 * share:.0f} %" for name, share in summary["asked"].items())
+    size = summary["tree_size"]
+    table.add_row("nodes of a tree", f"{size:.1f}" if size else "-", asked)
     if summary["cycle_ms"]:
-        parts = summary["cycle_ms"]
-        table.add_row(
-            "cycle: draft + target + overhead",
-            f"{parts['draft']:.1f} + {parts['target']:.1f} + {parts['overhead']:.1f} ms",
-            f"overhead {100 * parts['overhead_share']:.1f} %",
-        )
+        phases = dict(summary["cycle_ms"])
+        whole, share = phases.pop("cycle"), phases.pop("overhead_share")
+        table.add_row("a cycle", f"{whole:.1f} ms", f"overhead {100 * share:.1f} %")
+        for name, spent in sorted(phases.items(), key=lambda phase: -phase[1]):
+            table.add_row(f"  {name}", f"{spent:.2f} ms", "")
+    if summary["looped"] is not None:
+        table.add_row("of the text in loops or copies", f"{100 * summary['looped']:.0f} %", "")
     table.add_row("identical answers", f"{summary['identical']} of {summary['prompts']}", "")
     table.add_row("a logit's rounding between batch shapes", f"{summary['rounding_between_shapes']:.2g}", "")
     Console().print(table)
+    _calibration(summary["calibration"])
     for difference in summary["differences"][:5]:
         typer.echo(
             f"First difference at token {difference['place']}: {difference['plain_token']} or "
@@ -170,3 +190,23 @@ def _table(summary: dict[str, Any], settings: dict[str, Any]) -> None:
         )
     for line in summary["notes"]:
         typer.echo(line)
+
+
+def _calibration(rows: list[dict[str, Any]]) -> None:
+    """Estimated against observed, the buckets of each proposer joined by tenths of the estimate."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    joined: dict[tuple[str, int], list[float]] = {}
+    for row in rows:
+        total = joined.setdefault((row["proposer"], min(9, int(10 * row["estimated"]))), [0, 0, 0])
+        for place, value in enumerate((1, row["estimated"], row["observed"])):
+            total[place] += value * row["trials"]
+    table = Table(title="chance of acceptance, estimated and observed")
+    for name in ("proposer", "between", "candidates", "estimated", "observed"):
+        table.add_column(name, justify="left" if name == "proposer" else "right", overflow="fold")
+    for (proposer, tenth), (trials, estimated, observed) in sorted(joined.items()):
+        between = f"{tenth / 10:.1f} to {(tenth + 1) / 10:.1f}"
+        table.add_row(proposer, between, f"{trials:.0f}", f"{estimated / trials:.2f}", f"{observed / trials:.2f}")
+    if joined:
+        Console().print(table)

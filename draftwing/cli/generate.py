@@ -15,7 +15,8 @@ from draftwing.core.errors import UserError
 if TYPE_CHECKING:
     from draftwing.engine.request import Answer
 
-DRAFTED, PLAIN = "\x1b[32m", "\x1b[0m"
+# Green: the drafter had it; blue: lookup; cyan: both.
+COLOURS, PLAIN = {"drafter": "\x1b[32m", "lookup": "\x1b[34m", "drafter+lookup": "\x1b[36m"}, "\x1b[0m"
 
 
 @verb
@@ -23,8 +24,10 @@ def generate(
     prompt: Annotated[str, typer.Argument(help="What to ask; '-' reads standard input.")],
     target: options.Target = "default",
     drafter: options.Drafter = "default",
-    no_drafter: Annotated[bool, typer.Option("--no-drafter", help="Decode plainly.")] = False,
-    num_steps: options.NumSteps = 3,
+    plain: Annotated[bool, typer.Option("--plain", help="Decode plainly, without proposals.")] = False,
+    tree: options.Tree = "auto",
+    proposers: options.Proposers = None,
+    lookup_earlier: options.Earlier = 0,
     max_new_tokens: options.MaxNew = 256,
     stop: Annotated[list[str] | None, typer.Option(help="End the answer before this text (repeatable).")] = None,
     temperature: options.Temperature = 0.0,
@@ -41,9 +44,14 @@ def generate(
     control_tokens: options.ControlTokens = "text",
     json: options.Json = False,
 ) -> None:
-    """Answer a prompt. On a terminal, tokens that the drafter had right are green.
+    """Answer a prompt.
+
+    On a terminal, tokens are coloured by who proposed them: green the drafter, blue lookup, cyan both; the target's
+    own have no colour.
 
     Example: `draftwing generate "Why is the sea salty?"`
+
+    Without a drafter, for any model: `draftwing generate --target MODEL --drafter none "Why is the sea salty?"`
     """
     from draftwing.cli import parts  # noqa: PLC0415
     from draftwing.engine.request import Request  # noqa: PLC0415
@@ -53,13 +61,16 @@ def generate(
     text = _question(prompt)
     sampling = Sampling(temperature, top_k, top_p, min_p, seed)
     loaded = parts.open_target(target, dtype, device, ignore_config_key, control_tokens)
-    with_drafter = None if no_drafter else parts.open_drafter(drafter, loaded, taps_convention)
-    engine = parts.make_engine(loaded, with_drafter, num_steps, context)
+    with_drafter = None if plain else parts.open_drafter(drafter, loaded, taps_convention)
+    how = parts.Speculation(tree, proposers, lookup_earlier)
+    engine = parts.make_engine(loaded, with_drafter, how, context)
     tokens = tuple(loaded.tokenizer.prompt([{"role": "user", "content": text}]))
     colour = sys.stdout.isatty() and not json
-    for event in engine.stream(Request(tokens, max_new_tokens, sampling, tuple(stop or ()))):
+    request = Request(tokens, max_new_tokens, sampling, tuple(stop or ()))
+    for event in engine.stream(request, speculate=not plain):
         if not json:
-            typer.echo(f"{DRAFTED}{event.text}{PLAIN}" if colour and event.drafted else event.text, nl=False)
+            shade = COLOURS.get(event.proposer) if colour else None
+            typer.echo(f"{shade}{event.text}{PLAIN}" if shade else event.text, nl=False)
             sys.stdout.flush()
     answer = engine.answer
     assert answer is not None
@@ -89,9 +100,10 @@ def _summary(answer: Answer) -> str:
     line = f"[{len(answer.tokens)} tokens, {rate}, prefill {1e3 * answer.prefill_s:.0f} ms, ended by {answer.finish}"
     counters = answer.counters
     if counters.accept_length is not None:
-        line += (
-            f"; accept length {counters.accept_length:.2f} in {counters.cycles} cycles of {counters.num_steps} drafts"
-        )
+        line += f"; accept length {counters.accept_length:.2f} in {counters.cycles} cycles"
+        line += f" of {counters.tree_size:.1f} tokens"
+        by = ", ".join(f"{count} {name}" for name, count in sorted(counters.by.items()))
+        line += f"; accepted: {by or 'none'}"
     return line + "]"
 
 
@@ -107,5 +119,8 @@ def _as_json(answer: Answer) -> dict[str, Any]:
         "accept_rate": counters.accept_rate,
         "position_acceptances": counters.position_acceptances,
         "cycles": counters.cycles,
+        "tree_size": counters.tree_size,
+        "accepted_by": counters.by,
+        "asked": counters.asked,
         "notes": answer.notes,
     }

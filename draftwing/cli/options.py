@@ -30,14 +30,35 @@ IgnoreKey = Annotated[
     typer.Option("--ignore-config-key", help="A key of the target's config that changes nothing (repeatable)."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON on stdout.")]
-Drafter = Annotated[str, typer.Option(help="Drafter folder, or 'default' (the one that ships for the default target).")]
+Drafter = Annotated[
+    str, typer.Option(help="Drafter folder, 'default' (the one that ships for the default target), or 'none'.")
+]
+Tree = Annotated[
+    str,
+    typer.Option(
+        help="What a cycle verifies: auto (sized by measured cost), chain:3 (three drafts), 16:4 (16 nodes, the best 4 "
+        "children of a node), 16:4:5 (5 steps of the drafter)."
+    ),
+]
+Proposers = Annotated[
+    str | None,
+    typer.Option(help="Who proposes: drafter, lookup, or both as drafter,lookup [default: all there are]."),
+]
+Earlier = Annotated[
+    int,
+    typer.Option(
+        "--lookup-earlier",
+        min=0,
+        max=MOST_TOKENS,
+        help="Also look up in so many tokens of this process's earlier answers; 0 is off.",
+    ),
+]
 Convention = Annotated[
     str | None,
     typer.Option(
         "--taps-convention", help="For a drafter without contract.json: are its layer ids 'boundary' or 'output'?"
     ),
 ]
-NumSteps = Annotated[int, typer.Option(help="Draft steps to a cycle, as in SGLang: 3 steps verify 4 tokens.")]
 Context = Annotated[
     int | None,
     typer.Option(min=1, max=2**24, help="Tokens of context to allocate [default: the model's limit, at most 4096]."),

@@ -54,8 +54,8 @@ def open_target(name: str, dtype: str, device: str, ignore_keys: list[str] | Non
     return Loaded(target, Tokenizer(target.folder, control))
 
 
-def open_drafter(name: str, loaded: Loaded, convention: str | None) -> LoadedDrafter:
-    """Load a drafter in the target's dtype; UserError when it belongs to another target."""
+def open_drafter(name: str, loaded: Loaded, convention: str | None) -> LoadedDrafter | None:
+    """Load a drafter in the target's dtype, None for 'none'; UserError when it belongs to another target."""
     from draftwing.drafter.checkpoint import load_drafter  # noqa: PLC0415
     from draftwing.formats.contract import require_same_target  # noqa: PLC0415
     from draftwing.target.config import require_taps  # noqa: PLC0415
@@ -63,6 +63,8 @@ def open_drafter(name: str, loaded: Loaded, convention: str | None) -> LoadedDra
 
     if convention not in {None, "boundary", "output"}:
         raise UserError(f"There is no taps convention {convention!r}.", "Say boundary or output.")
+    if name == "none":
+        return None
     folder = SHIPPED if name == "default" else Path(name)
     if not folder.is_dir():
         raise UserError(f"There is no drafter folder {folder}.", "Train one with `draftwing train`, or name a folder.")
@@ -87,12 +89,49 @@ def open_drafter(name: str, loaded: Loaded, convention: str | None) -> LoadedDra
     return drafter
 
 
-def make_engine(loaded: Loaded, drafter: LoadedDrafter | None, num_steps: int, context: int | None) -> Engine:
-    """An engine for one sequence."""
-    from draftwing.engine.engine import Engine  # noqa: PLC0415
+@dataclass(frozen=True)
+class Speculation:
+    """How to speculate, as typed."""
 
-    capacity = context or min(loaded.target.config.max_context, USUAL_CONTEXT)
-    return Engine(loaded.target.decoder(1, capacity), loaded.tokenizer, drafter, num_steps)
+    tree: str = "auto"
+    proposers: str | None = None
+    earlier: int = 0
+
+
+def make_engine(loaded: Loaded, drafter: LoadedDrafter | None, how: Speculation, context: int | None) -> Engine:
+    """An engine for one sequence."""
+    from draftwing.engine.cost import kept_cost  # noqa: PLC0415
+    from draftwing.engine.engine import Engine  # noqa: PLC0415
+    from draftwing.engine.proposers.base import Proposer  # noqa: PLC0415
+    from draftwing.engine.proposers.drafter import EagleProposer  # noqa: PLC0415
+    from draftwing.engine.proposers.lookup import Earlier, Lookup  # noqa: PLC0415
+    from draftwing.engine.shape import parse_shape  # noqa: PLC0415
+
+    shape = parse_shape(how.tree)
+    names = _proposers(how.proposers, drafter)
+    backend = loaded.target.decoder(1, context or min(loaded.target.config.max_context, USUAL_CONTEXT))
+    proposers: list[Proposer] = []
+    if "drafter" in names and drafter:
+        proposers.append(EagleProposer(drafter, backend.embed, backend.cache.capacity))
+    if "lookup" in names:
+        proposers.append(Lookup(Earlier(max(4, how.earlier)) if how.earlier else None))
+    taps = drafter.taps if drafter and "drafter" in names else ()
+    costs = kept_cost(backend, loaded.target.weights.fingerprint, taps) if shape.auto and proposers else None
+    return Engine(backend, loaded.tokenizer, proposers, shape, costs)
+
+
+def _proposers(typed: str | None, drafter: LoadedDrafter | None) -> list[str]:
+    if typed is None:
+        return ["drafter", "lookup"]
+    names = [name.strip() for name in typed.split(",")]
+    for name in names:
+        if name not in {"drafter", "lookup"}:
+            raise UserError(f"There is no proposer {name!r}.", "Say drafter, lookup or drafter,lookup.")
+    if len(set(names)) < len(names):
+        raise UserError(f"--proposers {typed} names one twice.", "Name each once.")
+    if "drafter" in names and drafter is None:
+        raise UserError("--proposers asks for a drafter, and there is none.", "Say --proposers lookup.")
+    return names
 
 
 def parse_taps(text: str | None, loaded: Loaded) -> tuple[int, ...]:

@@ -41,7 +41,7 @@ def this_machine(threads: int) -> Machine:
     """The machine as it is now; reads a quarter of a gigabyte a few times."""
     return Machine(
         processor=cpu_name(),
-        model=_cpu_model(),
+        model=cpu_model(),
         instructions=tuple(name for name in _MATTERS if name in cpu_flags()),
         cores=usable_cores(),
         memory_gb=round(_memory_bytes() / 1e9, 1),
@@ -92,7 +92,7 @@ def cpu_name() -> str:
     return _cpuinfo().get("model name") or platform.processor() or platform.machine()
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
     """Vendor, family, model and stepping (on Arm: implementer, part and revision)."""
     info = _cpuinfo()
     keys = ("vendor_id", "cpu family", "model", "stepping", "CPU implementer", "CPU part", "CPU revision")

@@ -50,7 +50,10 @@ class Calibration:
 
     def chance(self, proposer: str, bucket: Hashable, prior: float) -> float:
         """The estimate for a candidate of this bucket; `prior` is what is believed before the first trial."""
-        return self.buckets.setdefault((proposer, bucket), Bucket(prior)).chance
+        counted = self.buckets.get((proposer, bucket))
+        if counted is None:
+            counted = self.buckets[proposer, bucket] = Bucket(prior)
+        return counted.chance
 
     def learn(self, tree: Tree, chosen: list[int]) -> None:
         """Count the trials of a verified tree: every child of an accepted node was tried, and one at most was right."""

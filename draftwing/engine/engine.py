@@ -1,57 +1,69 @@
-"""The engine: requests in, token events out, with or without a drafter."""
+"""The engine: requests in, token events out, with or without speculation."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import torch
+from torch import Tensor
 
 from draftwing.core.errors import UserError
-from draftwing.drafter.checkpoint import LoadedDrafter
-from draftwing.engine.propose import Proposer
-from draftwing.engine.request import Answer, Counters, Event, Request
-from draftwing.engine.step import Sequence, choose_tokens, plain_step, speculative_step
+from draftwing.engine.cost import VerifyCost, measure_cost
+from draftwing.engine.plan import Planner
+from draftwing.engine.proposers.base import Proposer
+from draftwing.engine.request import Answer, Event, Request
+from draftwing.engine.shape import AUTO, MOST_NODES, Shape
+from draftwing.engine.step import Sequence, choose_tokens, cycle, plain_step
 from draftwing.engine.stops import Stops
 from draftwing.ops.sampling import uniforms
 from draftwing.target.backend import Backend, Forward
 from draftwing.target.tokenizer import Tokenizer
 
 PREFILL_ROWS = 512
-MAX_STEPS = 16
 
 
 class Engine:
-    """One sequence at a time on slot 0 of a backend. `num_steps` counts draft steps; 0 drafts is `drafter=None`."""
+    """One sequence at a time on slot 0 of a backend. Without proposers it decodes plainly.
+
+    `costs`, seconds of a verify by its tokens, are measured here when a tree is sized by them and none are given.
+    """
 
     def __init__(
-        self, backend: Backend, tokenizer: Tokenizer, drafter: LoadedDrafter | None = None, num_steps: int = 3
+        self,
+        backend: Backend,
+        tokenizer: Tokenizer,
+        proposers: Collection[Proposer] = (),
+        shape: Shape = AUTO,
+        costs: dict[int, float] | None = None,
     ) -> None:
-        if not 1 <= num_steps <= MAX_STEPS:
-            raise UserError(
-                f"num_steps is {num_steps}.",
-                f"Choose 1 to {MAX_STEPS}; to decode without drafting, leave the drafter out.",
-            )
-        self.backend, self.tokenizer, self.drafter, self.num_steps = backend, tokenizer, drafter, num_steps
-        self._proposer = Proposer(drafter, backend.embed, backend.cache.capacity) if drafter else None
-        trained = drafter.contract.trained_context if drafter and drafter.contract else backend.cache.capacity
-        self._draft_limit = min(trained, backend.cache.capacity)
+        self.backend, self.tokenizer, self.shape = backend, tokenizer, shape
+        wanted = {proposer.taps for proposer in proposers if proposer.taps}
+        if len(wanted) > 1:
+            raise ValueError(f"proposers want different taps: {sorted(wanted)}")
+        self.taps = next(iter(wanted), ())
+        measured = None
+        if proposers and shape.auto:
+            measured = VerifyCost(costs or measure_cost(backend, self.taps))
+        self.planner = Planner(proposers, shape, measured)
         self.answer: Answer | None = None
 
     def stream(self, request: Request, *, speculate: bool = True) -> Iterator[Event]:
         """Yield an event for each token; afterwards `answer` holds the whole. `speculate=False` runs the plain twin."""
         start = time.perf_counter()
-        speculate = speculate and self.drafter is not None
+        speculate = speculate and bool(self.planner.proposers)
         sequence, events = self._prefill(request, speculate)
         first = last = time.perf_counter()
         gaps: list[float] = []
-        notes: list[str] = []
         yield from events
         while not sequence.stops.finish:
             if len(sequence.tokens) >= self.backend.cache.capacity:
                 sequence.stops.end()
                 break
-            events = self._step(sequence, speculate, notes)
+            if speculate:
+                events = cycle(self.backend, self.planner, sequence, 0, self.taps)
+            else:
+                events = plain_step(self.backend, sequence, 0)
             now = time.perf_counter()
             gaps.append(now - last)
             last = now
@@ -65,10 +77,9 @@ class Engine:
             counters=sequence.counters,
             prefill_s=first - start,
             decode_s=last - first,
-            draft_s=sequence.draft_s,
-            target_s=sequence.target_s,
+            phases=sequence.phases,
             gaps=gaps,
-            notes=notes,
+            notes=[proposer.note for proposer in self.planner.proposers if speculate and proposer.note],
         )
 
     def generate(self, request: Request, *, speculate: bool = True) -> Answer:
@@ -77,19 +88,6 @@ class Engine:
             pass
         assert self.answer is not None
         return self.answer
-
-    def _step(self, sequence: Sequence, speculate: bool, notes: list[str]) -> list[Event]:
-        """A cycle where the drafter may draft, else a plain step."""
-        if speculate and self._proposer and self.drafter:
-            # The chain's last row stands at position len - 2 + num_steps, the last verified token one further.
-            if len(sequence.tokens) + self.num_steps <= self._draft_limit:
-                return speculative_step(self.backend, self._proposer, sequence, 0, self.num_steps, self.drafter.taps)
-            if not notes:
-                notes.append(
-                    f"Past {self._draft_limit} tokens, the drafter's trained context, decoding went on without drafts."
-                )
-        sequence.counters.plain_steps += 1
-        return plain_step(self.backend, sequence, 0)
 
     def _prefill(self, request: Request, speculate: bool) -> tuple[Sequence, list[Event]]:
         """Run the prompt and commit the token it yields, which belongs to no cycle."""
@@ -100,27 +98,27 @@ class Engine:
                 "Shorten the prompt, or raise --context.",
             )
         stops = Stops(self.tokenizer.decode, backend.config.eos_ids, request.stop_strings, request.max_new_tokens)
-        draws = (
-            None if request.sampling.greedy else uniforms(request.sampling.seed, request.max_new_tokens + MAX_STEPS + 1)
-        )
-        sequence = Sequence(request, list(request.prompt), draws, stops, Counters(self.num_steps))
+        sampling = request.sampling
+        draws = None if sampling.greedy else uniforms(sampling.seed, request.max_new_tokens + MOST_NODES)
+        sequence = Sequence(request, list(request.prompt), draws, stops)
         backend.cache.rollback(0, 0)
-        if self._proposer:
-            self._proposer.reset()
-        taps = self.drafter.taps if speculate and self.drafter else ()
-        out = self._run_prompt(sequence, taps)
-        first = choose_tokens(out, sequence)[-1]
-        if taps:
-            sequence.fresh_tokens = [*request.prompt[1:], first]
+        out, features_MF = self._run_prompt(request.prompt, self.taps if speculate else ())
+        first = choose_tokens(out, sequence, [0])[-1]
+        if speculate:
+            self.planner.greedy = sampling.greedy
+            for proposer in self.planner.proposers:
+                proposer.begin(request.prompt[0])
+                proposer.extend([*request.prompt[1:], first], features_MF)
         text = stops.push(first)
         sequence.tokens.append(first)
-        return sequence, [Event(first, text, drafted=False)]
+        return sequence, [Event(first, text)]
 
-    def _run_prompt(self, sequence: Sequence, taps: tuple[int, ...]) -> Forward:
-        prompt, device = sequence.request.prompt, self.backend.cache.keys_LSKCD.device
+    def _run_prompt(self, prompt: tuple[int, ...], taps: tuple[int, ...]) -> tuple[Forward, Tensor | None]:
+        """The last forward, and the features of all rows where taps are asked for."""
+        features: list[Tensor] = []
         for start in range(0, len(prompt), PREFILL_ROWS):
-            rows_1M = torch.tensor([prompt[start : start + PREFILL_ROWS]], device=device)
+            rows_1M = torch.tensor([prompt[start : start + PREFILL_ROWS]], device=self.backend.cache.keys_LSKCD.device)
             out = self.backend.forward(rows_1M, range(1), taps=taps, logits="last")
             if out.taps_BMAH is not None:
-                sequence.fresh_features.append(out.taps_BMAH[0].flatten(1))
-        return out
+                features.append(out.taps_BMAH[0].flatten(1))
+        return out, torch.cat(features) if features else None

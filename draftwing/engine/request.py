@@ -29,28 +29,36 @@ class Request:
 
 @dataclass(frozen=True)
 class Event:
-    """One committed token, the text it completes (empty inside a character), and whether the drafter had it."""
+    """One committed token, the text it completes (empty inside a character), and who proposed it: several names are
+    joined by +, and a token that the target added itself has none."""
 
     token: int
     text: str
-    drafted: bool
+    proposer: str = ""
 
 
 @dataclass
 class Counters:
-    """Raw counts of speculation. Tokens after a stop are in none of them, nor is the token that prefill yields."""
+    """Raw counts of speculation. Tokens after a stop are in none of them, nor is the token that prefill yields.
 
-    num_steps: int
+    `nodes` counts verified tokens, the current one included; `reached` and `accepted` are by depth, `by` counts
+    accepted tokens by proposer, `asked` the cycles for which a proposer was asked and had candidates. `plain_steps`
+    are steps of plain decoding; a cycle whose tree has one node is a cycle.
+    """
+
     cycles: int = 0
     committed: int = 0
-    proposed: int = 0
+    nodes: int = 0
     reached: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
+    by: dict[str, int] = field(default_factory=dict)
+    asked: dict[str, int] = field(default_factory=dict)
     plain_steps: int = 0
 
-    def __post_init__(self) -> None:
-        self.reached = self.reached or [0] * self.num_steps
-        self.accepted = self.accepted or [0] * self.num_steps
+    @property
+    def proposed(self) -> int:
+        """Verified drafts."""
+        return self.nodes - self.cycles
 
     @property
     def accept_length(self) -> float | None:
@@ -59,34 +67,52 @@ class Counters:
 
     @property
     def accept_rate(self) -> float | None:
-        """Accepted drafts of proposed ones, in [0, 1]; None before the first cycle."""
+        """Accepted drafts of proposed ones, in [0, 1]; None before the first."""
         return sum(self.accepted) / self.proposed if self.proposed else None
 
     @property
+    def tree_size(self) -> float | None:
+        """Mean nodes of a tree, the current token included."""
+        return self.nodes / self.cycles if self.cycles else None
+
+    @property
     def position_acceptances(self) -> list[float | None]:
-        """a_i: of the cycles whose first i drafts were accepted, the share that also took draft i + 1."""
+        """a_i: of the cycles whose first i drafts were accepted and that had one more to judge, the share that took
+        draft i + 1."""
         return [hit / seen if seen else None for hit, seen in zip(self.accepted, self.reached, strict=True)]
 
-    def add_cycle(self, proposed: int, matched: int, committed: int) -> None:
-        """Count a cycle that matched `matched` drafts and, a stop considered, committed `committed` tokens."""
+    def add_cycle(self, nodes: int, matched: int, judged: int, committed: int) -> None:
+        """Count a cycle that verified `nodes` tokens, matched `matched` drafts, judged `judged` places (one more than
+        matched where the accepted path had children) and, a stop considered, committed `committed` tokens."""
         self.cycles += 1
         self.committed += committed
-        self.proposed += proposed
-        for position in range(min(committed, proposed)):
+        self.nodes += nodes
+        self._widen(judged)
+        for position in range(min(committed, judged)):
             self.reached[position] += 1
             self.accepted[position] += position < matched
 
     def add(self, other: Counters) -> None:
         """Add another answer's counts."""
-        for name in ("cycles", "committed", "proposed", "plain_steps"):
+        for name in ("cycles", "committed", "nodes", "plain_steps"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.reached = [a + b for a, b in zip(self.reached, other.reached, strict=True)]
-        self.accepted = [a + b for a, b in zip(self.accepted, other.accepted, strict=True)]
+        self._widen(len(other.reached))
+        for position, (seen, hit) in enumerate(zip(other.reached, other.accepted, strict=True)):
+            self.reached[position] += seen
+            self.accepted[position] += hit
+        for mine, theirs in ((self.by, other.by), (self.asked, other.asked)):
+            for name, count in theirs.items():
+                mine[name] = mine.get(name, 0) + count
+
+    def _widen(self, positions: int) -> None:
+        for counts in (self.reached, self.accepted):
+            counts.extend([0] * (positions - len(counts)))
 
 
 @dataclass
 class Answer:
-    """What came of a request. Times are in seconds; `decode_s` covers everything after the first token."""
+    """What came of a request. Times are in seconds; `decode_s` covers everything after the first token, `phases` its
+    parts: target, tree (merging and sizing), choose (from logits to tokens), and each proposer by name."""
 
     tokens: list[int]
     text: str
@@ -94,8 +120,7 @@ class Answer:
     counters: Counters
     prefill_s: float
     decode_s: float
-    draft_s: float
-    target_s: float
+    phases: dict[str, float]
     gaps: list[float]
     notes: list[str]
 

@@ -18,9 +18,11 @@ Shapes: M nodes, the root included.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,8 +56,7 @@ class Candidates:
         return len(self.tokens) - 1
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """A node: who proposed it (with the bucket of each), and `reach`, the estimate that the target comes to it."""
 
     token: int
@@ -95,10 +96,10 @@ class Tree:
 
     def visible(self) -> Tensor:
         """visible[i, j]: node i sees node j [M, M], itself and its ancestors."""
-        seen = torch.eye(len(self), dtype=torch.bool)
+        seen = np.eye(len(self), dtype=bool)
         for row, node in enumerate(self.nodes[1:], 1):
             seen[row] |= seen[node.parent]
-        return seen
+        return torch.from_numpy(seen)
 
     def accepted(self, chosen: list[int]) -> list[int]:
         """Rows of the path that the target takes, the root first; `chosen[i]` is its token after row i.
@@ -114,65 +115,83 @@ class Tree:
         return path
 
 
-def merge(current: int, candidates: Iterable[Candidates]) -> Tree:
-    """All candidates as one trie below the current token.
+class Trie:
+    """All candidates so far, merged below the current token; `cut` and `chain` make a tree of some of them.
 
     Where proposers agree on a node, the larger chance counts. Chances of siblings that sum to more than one, as those
     of different proposers can, are scaled to one: only one child can be the target's choice.
     """
-    tokens, parents, depths, chances = [current], [ROOT], [0], [1.0]
-    proposers: list[dict[str, Hashable]] = [{}]
-    children: list[dict[int, int]] = [{}]
-    for source in candidates:
+
+    def __init__(self, current: int) -> None:
+        self._tokens, self._parents, self._depths, self._chances = [current], [ROOT], [0], [1.0]
+        self._proposers: list[dict[str, Hashable]] = [{}]
+        self._children: list[dict[int, int]] = [{}]
+        self.reach = [1.0]
+        """The estimate for each node that the target comes to it."""
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def add(self, source: Candidates) -> Trie:
+        """Take in what one proposer proposes. Returns itself."""
         placed: list[int] = []
+        children, chances = self._children, self._chances
         for token, parent, chance, bucket in zip(
             source.tokens, source.parents, source.chances, source.buckets, strict=True
         ):
             above = 0 if parent == ROOT else placed[parent]
             row = children[above].get(token)
             if row is None:
-                row = children[above][token] = len(tokens)
-                tokens.append(token)
-                parents.append(above)
-                depths.append(depths[above] + 1)
+                row = children[above][token] = len(self._tokens)
+                self._tokens.append(token)
+                self._parents.append(above)
+                self._depths.append(self._depths[above] + 1)
                 chances.append(chance)
-                proposers.append({})
+                self._proposers.append({source.proposer: bucket})
                 children.append({})
-            chances[row] = max(chances[row], chance)
-            proposers[row].setdefault(source.proposer, bucket)
+            else:
+                chances[row] = max(chances[row], chance)
+                self._proposers[row].setdefault(source.proposer, bucket)
             placed.append(row)
-    reach = [1.0] * len(tokens)
-    for row in range(len(tokens)):
-        whole = max(1.0, sum(chances[child] for child in children[row].values()))
-        for child in children[row].values():
-            reach[child] = reach[row] * chances[child] / whole
-    return _in_order(
-        [
-            Node(token, parent, depth, value, tuple(by.items()))
-            for token, parent, depth, value, by in zip(tokens, parents, depths, reach, proposers, strict=True)
-        ],
-        range(len(tokens)),
-    )
+        self.reach = reach = [1.0] * len(chances)
+        for row, below in enumerate(children):
+            whole = max(1.0, sum([chances[child] for child in below.values()]))
+            for child in below.values():
+                reach[child] = reach[row] * chances[child] / whole
+        return self
 
+    def likeliest(self) -> list[int]:
+        """Rows from the likeliest on. No node is likelier than its parent, so any first part of them is a tree."""
+        return sorted(range(len(self)), key=lambda row: (-self.reach[row], row))
 
-def likeliest(tree: Tree, size: int) -> Tree:
-    """The `size` nodes that the target is likeliest to come to, the root among them; the whole tree when it is smaller.
+    def cut(self, size: int) -> Tree:
+        """The `size` nodes that the target is likeliest to come to, the root among them; all when there are fewer."""
+        if size < 1:
+            raise ValueError("a tree has its root")
+        return self._tree(self.likeliest()[:size])
 
-    No node is likelier than its parent, so what is kept is a tree.
-    """
-    if size < 1:
-        raise ValueError("a tree has its root")
-    order = sorted(range(len(tree)), key=lambda row: (-tree.nodes[row].reach, row))
-    return _in_order(list(tree.nodes), order[:size])
+    def chain(self, depth: int) -> Tree:
+        """The path that follows the likeliest child of each node, at most `depth` nodes below the root."""
+        rows = [0]
+        while len(rows) <= depth and (below := self._children[rows[-1]]):
+            rows.append(max(below.values(), key=lambda row: (self.reach[row], -row)))
+        return self._tree(rows)
 
-
-def _in_order(nodes: list[Node], kept: Iterable[int]) -> Tree:
-    """The kept nodes by depth, parents numbered anew."""
-    rows = sorted(kept, key=lambda row: (nodes[row].depth, row))
-    place = {row: number for number, row in enumerate(rows)}
-    return Tree(
-        tuple(
-            Node(node.token, place.get(node.parent, ROOT), node.depth, node.reach, node.proposers)
-            for node in (nodes[row] for row in rows)
+    def _tree(self, kept: list[int]) -> Tree:
+        """The kept rows by depth, parents numbered anew."""
+        rows = sorted(kept, key=lambda row: (self._depths[row], row))
+        place = {row: number for number, row in enumerate(rows)}
+        return Tree(
+            tuple(
+                [
+                    Node(
+                        self._tokens[row],
+                        place.get(self._parents[row], ROOT),
+                        self._depths[row],
+                        self.reach[row],
+                        tuple(self._proposers[row].items()),
+                    )
+                    for row in rows
+                ]
+            )
         )
-    )

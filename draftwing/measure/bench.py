@@ -1,4 +1,4 @@
-"""With and without the drafter: same process, same prompts, sides alternating.
+"""With and without speculation: same process, same prompts, sides alternating.
 
 Every prompt is answered by both sides, the side that goes first changing from prompt to prompt. Rates count the
 tokens after the first one over the time after it (prefill apart). Ratios are per prompt, their medians have a
@@ -15,6 +15,9 @@ from draftwing.core.statistics import Interval, median, ratio_of_sums
 from draftwing.engine.engine import Engine
 from draftwing.engine.request import Answer, Counters, Request
 from draftwing.measure.divergence import Divergence, first_divergence
+
+# A token behind a run of so many that occurred before stands in a loop, or in a copy.
+LOOPED = 8
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,10 @@ def run_pairs(engine: Engine, requests: dict[str, Request], meter: Meter) -> lis
     return pairs
 
 
-def figures(pairs: list[Pair], num_steps: int) -> dict[str, Any]:
+def figures(pairs: list[Pair]) -> dict[str, Any]:
     """Summarise pairs. Answers of a single token have no decoding time and are left out of rates."""
     timed = [pair for pair in pairs if pair.plain.decode_rate and pair.speculative.decode_rate]
-    total = Counters(num_steps)
+    total = Counters()
     for pair in pairs:
         total.add(pair.speculative.counters)
     cycling = [pair.speculative for pair in pairs if pair.speculative.counters.cycles]
@@ -70,7 +73,11 @@ def figures(pairs: list[Pair], num_steps: int) -> dict[str, Any]:
         else None,
         "accept_rate": total.accept_rate,
         "position_acceptances": total.position_acceptances,
+        "tree_size": total.tree_size,
+        "accepted_by": _shares(total.by, total.committed),
+        "asked": _shares(total.asked, total.cycles),
         "counters": asdict(total),
+        "looped": _looped(pairs),
         "identical": sum(pair.plain.tokens == pair.speculative.tokens for pair in pairs),
         "differences": [asdict(divergence) for divergence in parted],
         "cycle_ms": _cycle_parts(cycling),
@@ -104,24 +111,37 @@ def _rate(answers: list[Answer]) -> dict[str, float] | None:
     return asdict(interval)
 
 
+def _shares(counts: dict[str, int], whole: int) -> dict[str, float]:
+    return {name: count / whole for name, count in sorted(counts.items())} if whole else {}
+
+
+def _looped(pairs: list[Pair]) -> float | None:
+    """Share of the plain answers' tokens that stand behind LOOPED tokens which occurred before in the same answer."""
+    seen_before = places = 0
+    for pair in pairs:
+        tokens, seen = pair.plain.tokens, set()
+        for at in range(LOOPED, len(tokens)):
+            run = tuple(tokens[at - LOOPED : at])
+            seen_before, places = seen_before + (run in seen), places + 1
+            seen.add(run)
+    return seen_before / places if places else None
+
+
 def _cycle_parts(answers: list[Answer]) -> dict[str, float] | None:
-    """Mean milliseconds of a cycle and its parts; overhead is what is neither draft nor target. Answers that decoded
-    some steps without drafts are left out, since their time mixes both kinds of step."""
-    pure = [answer for answer in answers if not answer.counters.plain_steps]
-    cycles = sum(answer.counters.cycles for answer in pure)
+    """Mean milliseconds of a cycle and its phases.
+
+    `overhead` is all but the target's forward, the drafter, and the choice of tokens from logits, which plain decoding
+    makes as well: lookup, trees, calibration, the cache, stops, text.
+    """
+    cycles = sum(answer.counters.cycles for answer in answers)
     if not cycles:
         return None
-    # Prefill's target time is not part of it: `target_s` counts steps only.
-    whole, draft, target = (
-        sum(getattr(answer, name) for answer in pure) for name in ("decode_s", "draft_s", "target_s")
-    )
-    return {
-        "cycle": 1e3 * whole / cycles,
-        "draft": 1e3 * draft / cycles,
-        "target": 1e3 * target / cycles,
-        "overhead": 1e3 * (whole - draft - target) / cycles,
-        "overhead_share": (whole - draft - target) / whole,
-    }
+    whole = sum(answer.decode_s for answer in answers)
+    names = sorted({name for answer in answers for name in answer.phases})
+    phases = {name: sum(answer.phases.get(name, 0.0) for answer in answers) for name in names}
+    overhead = whole - sum(phases.get(name, 0.0) for name in ("target", "drafter", "choose"))
+    milliseconds = {name: 1e3 * seconds / cycles for name, seconds in {**phases, "overhead": overhead}.items()}
+    return {"cycle": 1e3 * whole / cycles, **milliseconds, "overhead_share": overhead / whole}
 
 
 def raw_samples(pairs: list[Pair]) -> list[dict[str, Any]]:

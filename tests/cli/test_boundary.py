@@ -80,9 +80,15 @@ def test_the_table_of_a_bench_fits_the_terminal_and_loses_no_letter(
         "differences": [],
         "notes": [],
         "position_acceptances": [0.5] * 5,
-        "cycle_ms": {"draft": 3.0, "target": 30.0, "overhead": 1.0, "overhead_share": 0.03},
+        "tree_size": 12.5,
+        "accepted_by": {"drafter": 0.4, "drafter+lookup": 0.1},
+        "asked": {"drafter": 0.9, "lookup": 0.4},
+        "looped": 0.3,
+        "cycle_ms": {"cycle": 34.0, "drafter": 3.0, "target": 30.0, "overhead": 1.0, "overhead_share": 0.03},
+        "calibration": [{"proposer": "drafter", "trials": 100, "estimated": 0.5, "observed": 0.6, "bucket": "b"}],
     }
-    _table(summary, {"prompts": "a/long/path/prompts.jsonl", "split": "heldout", "num_steps": 5, "dtype": "bfloat16"})
+    how = {"tree": "auto", "proposers": ["drafter", "lookup"]}
+    _table(summary, {"prompts": "a/long/path/prompts.jsonl", "split": "heldout", "dtype": "bfloat16", **how})
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= columns
     assert "…" not in out

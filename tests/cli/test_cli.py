@@ -95,12 +95,22 @@ def test_generate_answers_on_stdout_and_sums_up_on_stderr(world: dict[str, str])
         "1",
     )
     with_drafter = run(*words, "--drafter", world["drafter"])
-    without = run(*words, "--no-drafter")
+    without = run(*words, "--plain")
     assert with_drafter.returncode == without.returncode == 0, with_drafter.stderr
     assert with_drafter.stdout == without.stdout
     assert "accept length" in with_drafter.stderr
     assert "accept length" not in without.stderr
     assert "\x1b" not in with_drafter.stdout
+
+
+def test_no_drafter_is_needed(world: dict[str, str]) -> None:
+    words = ("generate", "a b a b a b", "--target", world["target"], "--dtype", "float32", "--max-new-tokens", "40")
+    done = run(*words, "--threads", "1", "--drafter", "none", "--lookup-earlier", "100", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["tokens"] == json.loads(run(*words, "--threads", "1", "--plain", "--json").stdout)["tokens"]
+    assert answer["cycles"] > 0
+    assert set(answer["accepted_by"]) <= {"lookup"}
 
 
 def test_generate_json_and_standard_input(world: dict[str, str]) -> None:
@@ -158,8 +168,8 @@ def test_bench_writes_a_record_that_holds_every_sample(world: dict[str, str], tm
             "float32",
             "--max-new-tokens",
             "10",
-            "--num-steps",
-            "2",
+            "--tree",
+            "8:2",
             "--threads",
             "1",
             "--record",
@@ -172,7 +182,8 @@ def test_bench_writes_a_record_that_holds_every_sample(world: dict[str, str], tm
     assert printed["identical"] == printed["prompts"] == len(kept["samples"]) == 4
     assert kept["provenance"]["threads"] == 1
     assert kept["digests"]["target"]
-    assert {"plain_tok_s", "speculative_tok_s", "speed_up", "accept_length"} <= set(kept["figures"])
+    assert {"plain_tok_s", "speculative_tok_s", "speed_up", "accept_length", "calibration"} <= set(kept["figures"])
+    assert 1 < kept["figures"]["tree_size"] <= 8
 
 
 def test_training_on_the_fly_needs_no_features(world: dict[str, str], tmp_path: Path) -> None:
@@ -343,10 +354,18 @@ def _mistakes(world: dict[str, str], tmp_path: Path) -> dict[str, tuple[list[str
             ],
             "weights_fingerprint",
         ),
-        "zero steps": (["generate", "hi", *target, *drafter, "--num-steps", "0"], "num_steps is 0"),
+        "zero steps": (["generate", "hi", *target, *drafter, "--tree", "chain:0"], "chain of 0 drafts"),
         "negative steps": (
-            ["bench", *target, *drafter, "--prompts", world["prompts"], "--num-steps", "-2"],
-            "num_steps is -2",
+            ["bench", *target, *drafter, "--prompts", world["prompts"], "--tree", "chain:-2"],
+            "chain of -2 drafts",
+        ),
+        "too many nodes": (["generate", "hi", *target, *drafter, "--tree", "40:2:3"], "--tree 11:2:3"),
+        "no such tree": (["generate", "hi", *target, *drafter, "--tree", "big"], "no tree 'big'"),
+        "no such proposer": (["generate", "hi", *target, *drafter, "--proposers", "oracle"], "no proposer 'oracle'"),
+        "a proposer twice": (["generate", "hi", *target, *drafter, "--proposers", "lookup,lookup"], "one twice"),
+        "a drafter that is none": (
+            ["generate", "hi", *target, "--drafter", "none", "--proposers", "drafter"],
+            "there is none",
         ),
         "prompt too long": (["generate", "x" * 600, *target, *drafter], "context holds 512"),
         "context too large": (["generate", "hi", *target, *drafter, "--context", "9999"], "context of 9999"),
@@ -386,6 +405,11 @@ MISTAKES = [
         "features of another target",
         "zero steps",
         "negative steps",
+        "too many nodes",
+        "no such tree",
+        "no such proposer",
+        "a proposer twice",
+        "a drafter that is none",
     ),
     *(
         "prompt too long",

@@ -59,7 +59,15 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 
 def test_the_walk_sees_the_options() -> None:
     seen = {option for _, option in NUMERIC}
-    assert {"--muon-lr", "--threads", "--seed", "--max-new-tokens", "--temperature", "--num-steps", "--depth"} <= seen
+    assert {
+        "--muon-lr",
+        "--threads",
+        "--seed",
+        "--max-new-tokens",
+        "--temperature",
+        "--lookup-earlier",
+        "--depth",
+    } <= seen
 
 
 @pytest.mark.parametrize(("verb", "option"), NUMERIC)

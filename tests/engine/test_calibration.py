@@ -7,7 +7,14 @@ import random
 import pytest
 
 from draftwing.engine.calibration import PRIOR_TRIALS, Calibration
-from draftwing.engine.tree import ROOT, Candidates, merge
+from draftwing.engine.tree import ROOT, Candidates, Tree, Trie
+
+
+def merge(current: int, sources: list[Candidates]) -> Tree:
+    trie = Trie(current)
+    for source in sources:
+        trie.add(source)
+    return trie.cut(len(trie))
 
 
 def _one(token: int, bucket: str) -> Candidates:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftwing.engine.tree import ROOT, Candidates, Tree, likeliest, merge
+from draftwing.engine.tree import ROOT, Candidates, Tree, Trie
 
 CUR, THE, SEA, IS, WAS, A, DRY = range(7)
 
@@ -21,6 +21,19 @@ def _drawing() -> list[Candidates]:
     drafter.add(A, ROOT, 0.2, "0.2")
     drafter.add(WAS, drafter.add(SEA, the, 0.9, "0.9"), 0.25, "0.2")
     return [lookup, drafter]
+
+
+def _trie(current: int, sources: list[Candidates]) -> Trie:
+    trie = Trie(current)
+    for source in sources:
+        trie.add(source)
+    return trie
+
+
+def merge(current: int, sources: list[Candidates]) -> Tree:
+    """The tree of all candidates."""
+    trie = _trie(current, sources)
+    return trie.cut(len(trie))
 
 
 def test_the_drawing() -> None:
@@ -56,7 +69,17 @@ def test_plain_decoding_and_chains_are_trees() -> None:
     chain = merge(CUR, _drawing()[:1])
     assert chain.is_chain
     assert torch.equal(chain.visible(), torch.ones(4, 4).tril().bool())
-    assert likeliest(merge(CUR, _drawing()), 1).tokens == [CUR]
+    assert _trie(CUR, _drawing()).cut(1).tokens == [CUR]
+
+
+def test_a_chain_follows_the_likeliest_child() -> None:
+    assert _trie(CUR, _drawing()).chain(9).tokens == [CUR, THE, SEA, IS]
+    assert _trie(CUR, _drawing()).chain(2).tokens == [CUR, THE, SEA]
+    assert _trie(CUR, _drawing()).chain(0).tokens == [CUR]
+    assert _trie(CUR, []).chain(3).tokens == [CUR]
+    other = Candidates("other")
+    other.add(A, ROOT, 0.7)
+    assert _trie(CUR, [*_drawing(), other]).chain(3).tokens == [CUR, A]
 
 
 def test_what_is_no_tree_is_refused() -> None:
@@ -66,7 +89,7 @@ def test_what_is_no_tree_is_refused() -> None:
     with pytest.raises(ValueError, match="no probability"):
         source.add(1, ROOT, float("nan"))
     with pytest.raises(ValueError, match="has its root"):
-        likeliest(merge(0, []), 0)
+        Trie(0).cut(0)
     with pytest.raises(ValueError, match="2 choices for 1 nodes"):
         merge(0, []).accepted([1, 2])
 
@@ -103,7 +126,7 @@ def test_every_tree(sources: list[Candidates], size: int, choices: list[int]) ->
             mine.append((*(mine[parent] if parent != ROOT else ()), token))
         proposed |= set(mine)
     assert _paths(whole) == proposed
-    kept = likeliest(whole, size)
+    kept = _trie(9, sources).cut(size)
     assert len(kept) == min(size, len(whole))
     assert _paths(kept) <= proposed
     left_out = sorted((node.reach for node in whole.nodes), reverse=True)[len(kept) :]

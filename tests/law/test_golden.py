@@ -15,7 +15,9 @@ import torch
 
 from draftwing.drafter.checkpoint import load_drafter
 from draftwing.engine.engine import Engine
+from draftwing.engine.proposers.drafter import EagleProposer
 from draftwing.engine.request import Counters, Request
+from draftwing.engine.shape import chain
 from draftwing.target.load import load_target
 from draftwing.target.tokenizer import Tokenizer
 
@@ -28,8 +30,10 @@ def test_the_tokens_and_counters_of_another_engine(real_target: str) -> None:
     torch.set_num_threads(os.cpu_count() or 1)
     target = load_target(real_target, "float32", "cpu")
     drafter = load_drafter(GOLDEN / "drafter", torch.float32, torch.device("cpu"), "boundary")
-    engine = Engine(target.decoder(1, 512), Tokenizer(target.folder), drafter, answers["num_speculative_tokens"])
-    total = Counters(engine.num_steps)
+    backend = target.decoder(1, 512)
+    shape = chain(answers["num_speculative_tokens"])
+    engine = Engine(backend, Tokenizer(target.folder), [EagleProposer(drafter, backend.embed, 512)], shape)
+    total = Counters()
     for prompt, wanted in zip(answers["prompt_ids"], answers["output_ids"], strict=True):
         answer = engine.generate(Request(tuple(prompt), 96))
         total.add(answer.counters)

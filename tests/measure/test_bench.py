@@ -18,13 +18,16 @@ class _Silent:
         pass
 
 
-def _answer(tokens: int, decode_s: float, cycles: int = 0, accepted: int = 0, plain_steps: int = 0) -> Answer:
-    counters = Counters(2)
+def _answer(tokens: int, decode_s: float, cycles: int = 0, accepted: int = 0) -> Answer:
+    """Cycles of two drafts each; both are accepted, one of each proposer, in the first `accepted` cycles."""
+    counters = Counters(asked={"drafter": cycles} if cycles else {})
     for cycle in range(cycles):
         matched = 2 if cycle < accepted else 0
-        counters.add_cycle(2, matched, matched + 1)
-    counters.plain_steps = plain_steps
-    return Answer(list(range(tokens)), "", "length", counters, 0.1, decode_s, decode_s * 0.2, decode_s * 0.7, [], [])
+        counters.add_cycle(3, matched, matched or 1, matched + 1)
+    if accepted:
+        counters.by = {"drafter": accepted, "lookup": accepted}
+    phases = {"drafter": decode_s * 0.2, "target": decode_s * 0.6, "choose": decode_s * 0.1, "lookup": decode_s * 0.05}
+    return Answer(list(range(tokens)), "", "length", counters, 0.1, decode_s, phases, [], [])
 
 
 def _pair(plain: Answer, speculative: Answer, divergence: Divergence | None = None) -> Pair:
@@ -33,7 +36,7 @@ def _pair(plain: Answer, speculative: Answer, divergence: Divergence | None = No
 
 def test_figures_follow_from_the_samples() -> None:
     pairs = [_pair(_answer(11, 1.0), _answer(11, 0.5, cycles=6, accepted=2)) for _ in range(3)]
-    out = figures(pairs, 2)
+    out = figures(pairs)
     assert out["plain_tok_s"]["estimate"] == pytest.approx(10.0)
     assert out["speculative_tok_s"]["estimate"] == pytest.approx(20.0)
     assert out["speed_up"]["estimate"] == pytest.approx(2.0)
@@ -44,18 +47,24 @@ def test_figures_follow_from_the_samples() -> None:
     assert out["identical"] == 3
     assert out["cycle_ms"]["cycle"] == pytest.approx(1e3 * 0.5 / 6)
     assert out["cycle_ms"]["overhead_share"] == pytest.approx(0.1)
+    assert out["cycle_ms"]["lookup"] == pytest.approx(1e3 * 0.5 / 6 * 0.05)
+    assert out["tree_size"] == 3
+    assert out["accepted_by"] == pytest.approx({"drafter": 0.2, "lookup": 0.2})
+    assert out["asked"] == {"drafter": 1}
 
 
 def test_answers_of_one_token_have_no_rate_and_break_nothing() -> None:
-    out = figures([_pair(_answer(1, 0.0), _answer(1, 0.0))], 2)
+    out = figures([_pair(_answer(1, 0.0), _answer(1, 0.0))])
     assert out["plain_tok_s"] is out["speed_up"] is out["accept_length"] is out["cycle_ms"] is None
     assert out["prompts"] == 1
 
 
-def test_answers_that_left_drafting_are_not_in_the_parts_of_a_cycle() -> None:
-    mixed = _pair(_answer(11, 1.0), _answer(11, 9.0, cycles=2, plain_steps=8))
-    pure = _pair(_answer(11, 1.0), _answer(11, 1.0, cycles=10))
-    assert figures([mixed, pure], 2)["cycle_ms"]["cycle"] == pytest.approx(100.0)
+def test_loops_are_counted_in_the_plain_text() -> None:
+    """Of a text without repetition nothing is; `a b a b ...` repeats from its eleventh token on."""
+    loop = _answer(20, 1.0)
+    loop.tokens = [1, 2] * 10
+    assert figures([_pair(_answer(20, 1.0), _answer(20, 1.0))])["looped"] == 0
+    assert figures([_pair(loop, loop)])["looped"] == pytest.approx(10 / 12)
 
 
 def test_sides_alternate_and_the_record_has_every_sample(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

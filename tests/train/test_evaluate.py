@@ -12,11 +12,13 @@ from draftwing.drafter.initial import new_drafter, tap_scale
 from draftwing.drafter.vocabulary import VocabularyMap
 from draftwing.engine.engine import Engine
 from draftwing.engine.request import Counters, Request
+from draftwing.engine.shape import chain
 from draftwing.formats.features import Sample
 from draftwing.train.evaluate import evaluate
 from draftwing.train.loop import Trainer, TrainSettings
 from draftwing.train.unroll import Teacher
 from tests.drafter.small import random_drafter
+from tests.law.models import drafting
 from tests.train.scenes import CONFIG, frozen_target, noise, quiet, store
 from tests.train.tiny_world import World, loaded, open_world, random_prompt
 
@@ -61,15 +63,19 @@ def drafter(world: World, samples: list[Sample], tmp_path_factory: pytest.TempPa
 
 def decode(world: World, drafter: LoadedDrafter, prompts: list[list[int]], lengths: list[int], steps: int) -> Counters:
     """The engine's counters over these prompts."""
-    engine, counters = Engine(world.decoder, world.tokenizer, drafter, steps), Counters(steps)
+    engine, counters = (
+        Engine(world.decoder, world.tokenizer, [drafting(world.decoder, drafter)], chain(steps)),
+        Counters(),
+    )
     for prompt, length in zip(prompts, lengths, strict=True):
         counters.add(engine.generate(Request(tuple(prompt), length)).counters)
     return counters
 
 
-def require_same(world: World, drafter: LoadedDrafter, samples: list[Sample], counters: Counters) -> None:
+def require_same(world: World, drafter: LoadedDrafter, samples: list[Sample], counters: Counters, steps: int) -> None:
     teacher = Teacher(world.target, drafter.vocabulary, torch.float32)
-    figures = evaluate(drafter.model, teacher, drafter.vocabulary, samples, counters.num_steps, torch.float32)
+    figures = evaluate(drafter.model, teacher, drafter.vocabulary, samples, steps, torch.float32)
+    counters.add(Counters(reached=[0] * steps, accepted=[0] * steps))
     for name in ("cycles", "committed", "reached", "accepted", "accept_length"):
         assert getattr(figures.cycles, name) == getattr(counters, name), name
     assert counters.plain_steps == 0
@@ -80,7 +86,7 @@ def test_walked_cycles_are_the_engines_counters(
     world: World, drafter: LoadedDrafter, samples: list[Sample], turns: list[Turn], steps: int
 ) -> None:
     counters = decode(world, drafter, [prompt for prompt, _ in turns], [LENGTH] * len(turns), steps)
-    require_same(world, drafter, samples, counters)
+    require_same(world, drafter, samples, counters, steps)
     # Otherwise the test would compare nothing but ones.
     assert counters.accepted[0] > 5
     assert counters.accepted[min(steps, 3) - 1] > 0
@@ -93,7 +99,7 @@ def test_texts_that_training_never_saw_are_walked_as_the_engine_decodes_them(
 ) -> None:
     prompts = [random_prompt(6, 11), random_prompt(2, 12)]
     fresh = [world.record("new", [(prompt, world.answer(prompt, 20))]) for prompt in prompts]
-    require_same(world, drafter, fresh, decode(world, drafter, prompts, [20, 20], steps))
+    require_same(world, drafter, fresh, decode(world, drafter, prompts, [20, 20], steps), steps)
 
 
 def test_a_conversation_of_two_turns_is_two_decodings(world: World, drafter: LoadedDrafter, turns: list[Turn]) -> None:
@@ -104,7 +110,7 @@ def test_a_conversation_of_two_turns_is_two_decodings(world: World, drafter: Loa
     conversation = world.record("turns", [(first, said), (more, answer)])
     counters = decode(world, drafter, [first, second], [LENGTH, 25], 3)
     assert counters.committed == len(said) + len(answer) - 2
-    require_same(world, drafter, [conversation], counters)
+    require_same(world, drafter, [conversation], counters, 3)
 
 
 def test_the_means_over_positions_are_shares_of_all_places_of_the_responses() -> None:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from draftwing.drafter.checkpoint import LoadedDrafter
-from draftwing.engine.propose import Proposer
+from draftwing.engine.proposers.base import Ask
+from draftwing.engine.proposers.drafter import EagleProposer
 from draftwing.formats.features import Sample
 from draftwing.train import attention
 from draftwing.train.align import chain_rows
@@ -49,7 +50,7 @@ def drafter(world: World) -> LoadedDrafter:
 
 def engine_states(world: World, drafter: LoadedDrafter, text: Sample, t: int, pieces: int) -> tuple[Tensor, list[int]]:
     """States [steps, H] and drafts of the engine that refed rows 0..t in `pieces` and drafted after each of them."""
-    proposer = Proposer(drafter, world.decoder.embed, CONTEXT)
+    proposer = EagleProposer(drafter, world.decoder.embed, CONTEXT)
     features = text.states_TSH[:, :-1].flatten(1)
     seen: list[Tensor] = []
     logits = drafter.model.logits
@@ -58,7 +59,8 @@ def engine_states(world: World, drafter: LoadedDrafter, text: Sample, t: int, pi
         ends = sorted({(t + 1) * piece // pieces for piece in range(1, pieces + 1)} - {0})
         for start, end in zip([0, *ends], ends, strict=False):
             seen.clear()
-            drafts = proposer.propose(features[start:end], text.tokens_T[start + 1 : end + 1], STEPS)
+            proposer.extend(text.tokens_T[start + 1 : end + 1].tolist(), features[start:end])
+            drafts = proposer.propose(Ask(64, STEPS, 1, lambda name, bucket, prior: prior)).tokens
     finally:
         del drafter.model.logits
     return torch.cat(seen), drafts

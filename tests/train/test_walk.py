@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftwing.engine.request import Counters
-from draftwing.engine.verify import matched
+from draftwing.engine.tree import ROOT, Candidates, Trie
 from draftwing.train.walk import Cycles, walk
 
 DRAWN = torch.tensor([[True, True, False, True], [True, False, True, False]])
@@ -80,13 +80,16 @@ def test_a_cycle_starts_after_what_the_drafter_got_wrong() -> None:
 
 def simulate(text: list[int], drafts: list[list[int]], steps: int) -> Counters:
     """Decode `text` as the engine does: draft from where the text stands, verify, commit, cut at the end."""
-    counters, at = Counters(steps), 0
+    counters, at = Counters(reached=[0] * steps, accepted=[0] * steps), 0
     while at < len(text):
         # What the target says after each row; past the end it goes on with tokens that no draft equals.
         chosen = [*text[at : at + steps + 1], *[-1] * (steps + 1)][: steps + 1]
-        accepted = matched(drafts[at][:steps], chosen)
+        source, parent = Candidates("drafter"), ROOT
+        for token in drafts[at][:steps]:
+            parent = source.add(token, parent, 0.5)
+        accepted = len(Trie(0).add(source).chain(steps).accepted(chosen)) - 1
         committed = min(accepted + 1, len(text) - at)
-        counters.add_cycle(proposed=steps, matched=accepted, committed=committed)
+        counters.add_cycle(steps + 1, accepted, min(accepted + 1, steps), committed)
         at += committed
     return counters
 
