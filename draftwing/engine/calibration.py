@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 
 from draftwing.engine.tree import Tree
 
-PRIOR_TRIALS = 8.0
+# The prior stands for so many trials at first, and for LASTING of them when the others have faded: enough for a bucket
+# that was never right to be tried again now and then, too little to make it seem worth much.
+PRIOR_TRIALS, LASTING = 8.0, 1.0
 # A trial of 200 trials ago counts a third.
 FADE = 1 - 1 / 200
 
@@ -22,16 +24,19 @@ class Bucket:
     """Faded counts, which make the estimate, and whole ones with the sum of estimates, which are reported."""
 
     prior: float
-    hits: float = 0.0
-    trials: float = 0.0
+    hits: float = field(init=False)
+    trials: float = PRIOR_TRIALS - LASTING
     all_hits: int = 0
     all_trials: int = 0
     all_estimated: float = 0.0
 
+    def __post_init__(self) -> None:
+        self.hits = self.trials * self.prior
+
     @property
     def chance(self) -> float:
-        """The estimate: trials so far, and the prior as PRIOR_TRIALS of them."""
-        return (self.hits + PRIOR_TRIALS * self.prior) / (self.trials + PRIOR_TRIALS)
+        """The estimate: trials so far, the prior among them."""
+        return (self.hits + LASTING * self.prior) / (self.trials + LASTING)
 
     def count(self, hit: bool) -> None:
         """One trial."""

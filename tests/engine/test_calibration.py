@@ -28,7 +28,7 @@ def test_an_estimate_goes_from_the_prior_to_what_is_observed() -> None:
     assert calibration.chance("p", "b", 0.9) == pytest.approx(0.9)
     tree = merge(0, [_one(5, "b")])
     calibration.learn(tree, [6, 0])
-    assert calibration.chance("p", "b", 0.9) == pytest.approx(PRIOR_TRIALS * 0.9 / (PRIOR_TRIALS + 1))
+    assert calibration.chance("p", "b", 0.9) == pytest.approx(PRIOR_TRIALS * 0.9 / (PRIOR_TRIALS + 1), rel=0.01)
     for _ in range(2000):
         calibration.learn(tree, [5 if draws.random() < 0.3 else 6, 0])
     # 200 trials of weight: one standard deviation is 0.033.
@@ -36,9 +36,12 @@ def test_an_estimate_goes_from_the_prior_to_what_is_observed() -> None:
     for _ in range(2000):
         calibration.learn(tree, [5, 0])
     assert calibration.chance("p", "b", 0.9) > 0.95, "old trials fade"
+    for _ in range(2000):
+        calibration.learn(tree, [6, 0])
+    assert 0.001 < calibration.chance("p", "b", 0.9) < 0.01, "never quite 0, or it would not be tried again"
     (row,) = calibration.table()
-    assert (row["proposer"], row["bucket"], row["trials"]) == ("p", "b", 4001)
-    assert row["observed"] == pytest.approx(0.65, abs=0.02)
+    assert (row["proposer"], row["bucket"], row["trials"]) == ("p", "b", 6001)
+    assert row["observed"] == pytest.approx(2600 / 6001, abs=0.02)
     assert row["estimated"] == pytest.approx(row["observed"], abs=0.05)
 
 
