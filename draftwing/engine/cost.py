@@ -8,8 +8,8 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import accumulate
 
-import numpy as np
 import torch
 from pydantic import PositiveFloat, TypeAdapter
 
@@ -36,6 +36,12 @@ class VerifyCost:
             raise ValueError("costs are above 0 and begin at one token")
         self._sizes = sorted(measured)
         self._at = [measured[size] for size in self._sizes]
+        # Of every size, the measured ones beside it and how far it lies from the left one to the right one.
+        self._between = [(0, 0, 0.0)]
+        for right in range(1, len(self._sizes)):
+            first, last = self._sizes[right - 1], self._sizes[right]
+            self._between += [(right - 1, right, (size - first) / (last - first)) for size in range(first, last)]
+        self._between.append((len(self._at) - 1, len(self._at) - 1, 0.0))
         self._draw()
 
     def correct(self, tokens: int, seconds: float) -> None:
@@ -55,8 +61,8 @@ class VerifyCost:
 
     def _draw(self) -> None:
         """`seconds[m]`, rising with m: more tokens never cost less, whatever was measured."""
-        line = np.interp(np.arange(self._sizes[-1] + 1), self._sizes, np.maximum.accumulate(self._at))
-        self.seconds: list[float] = line.tolist()
+        at = list(accumulate(self._at, max))
+        self.seconds = [at[left] + share * (at[right] - at[left]) for left, right, share in self._between]
 
 
 def measure_cost(backend: Backend, taps: tuple[int, ...]) -> dict[int, float]:
