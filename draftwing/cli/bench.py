@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from draftwing.engine.request import Request
     from draftwing.ops.sampling import Sampling
 
+# Position acceptances in the table; the record has all.
+SHOWN = 8
+
 
 @verb
 def bench(
@@ -165,7 +168,10 @@ def _table(summary: dict[str, Any], settings: dict[str, Any]) -> None:
     row("speed-up with prefill (median)", summary["speed_up_with_prefill"], " x")
     row("accept length", summary["accept_length"])
     acceptances = [f"{value:.2f}" if value is not None else "-" for value in summary["position_acceptances"]]
-    table.add_row("position acceptances", " ".join(acceptances), "")
+    deeper = len(acceptances) - SHOWN
+    table.add_row(
+        "position acceptances", " ".join(acceptances[:SHOWN]), f"and {deeper} deeper ones" if deeper > 0 else ""
+    )
     for name, share in summary["accepted_by"].items():
         table.add_row(f"tokens from {name}", f"{100 * share:.0f} %", "")
     asked = ", ".join(f"{name} in {100 * share:.0f} %" for name, share in summary["asked"].items())

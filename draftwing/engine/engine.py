@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from draftwing.engine.request import Answer, Event, Request
 from draftwing.engine.shape import AUTO, MOST_NODES, Shape
 from draftwing.engine.step import Sequence, choose_tokens, cycle, plain_step
 from draftwing.engine.stops import Stops
+from draftwing.engine.tree import Tree
 from draftwing.ops.sampling import uniforms
 from draftwing.target.backend import Backend, Forward
 from draftwing.target.tokenizer import Tokenizer
@@ -47,6 +48,8 @@ class Engine:
             measured = VerifyCost(costs or measure_cost(backend, self.taps))
         self.planner = Planner(proposers, shape, measured)
         self.answer: Answer | None = None
+        self.watch: Callable[[Tree, list[int]], None] = lambda tree, chosen: None
+        """Told of every cycle's tree and what the target chose after each of its nodes."""
 
     def stream(self, request: Request, *, speculate: bool = True) -> Iterator[Event]:
         """Yield an event for each token; afterwards `answer` holds the whole. `speculate=False` runs the plain twin."""
@@ -61,7 +64,8 @@ class Engine:
                 sequence.stops.end()
                 break
             if speculate:
-                events = cycle(self.backend, self.planner, sequence, 0, self.taps)
+                events, tree, chosen = cycle(self.backend, self.planner, sequence, 0, self.taps)
+                self.watch(tree, chosen)
             else:
                 events = plain_step(self.backend, sequence, 0)
             now = time.perf_counter()

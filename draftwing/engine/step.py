@@ -72,8 +72,13 @@ def plain_step(backend: Backend, sequence: Sequence, slot: int) -> list[Event]:
     return _emit(sequence, chosen, [""])
 
 
-def cycle(backend: Backend, planner: Planner, sequence: Sequence, slot: int, taps: tuple[int, ...]) -> list[Event]:
-    """One cycle of speculation: plan a tree, verify it, commit what stands, tell the proposers, emit."""
+def cycle(
+    backend: Backend, planner: Planner, sequence: Sequence, slot: int, taps: tuple[int, ...]
+) -> tuple[list[Event], Tree, list[int]]:
+    """One cycle of speculation: plan a tree, verify it, commit what stands, tell the proposers, emit.
+
+    Returns the events, the tree, and the target's token after each of its nodes.
+    """
     start = time.perf_counter()
     base = backend.cache.lengths[slot]
     left = sequence.request.max_new_tokens - sequence.new
@@ -96,7 +101,7 @@ def cycle(backend: Backend, planner: Planner, sequence: Sequence, slot: int, tap
         sequence.spend(phase, seconds)
     _count(sequence.counters, tree, path, events, plan.asked)
     planner.count(len(events), time.perf_counter() - start)
-    return events
+    return events, tree, chosen
 
 
 def commit(
