@@ -5,8 +5,8 @@
 Sides: this project (plain, lookup alone, drafter and lookup), transformers (`generate` plain, and with
 `prompt_lookup_num_tokens`), and vLLM on a CPU (plain, `ngram`, `suffix`) where `--vllm` names a Python that has it.
 Every engine lives in a process of its own and waits while another answers; the order changes from prompt to prompt.
-Times are of whole answers, prefill included, since not every engine tells them apart; the first prompt is answered
-once more beforehand.
+Times are of whole answers, prefill included, since not every engine tells them apart; one more prompt is answered
+beforehand, as warm-up.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -113,7 +114,12 @@ class Side:
         self._log = log.open("w")
         command = [python, __file__, "--serve", engine, which]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            start_new_session=True,
         )
         self.runs = self._read() == "ready"
 
@@ -126,8 +132,8 @@ class Side:
         return answer
 
     def close(self) -> None:
-        """End the process."""
-        self._process.terminate()
+        """End the process, and the workers that it started."""
+        os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._log.close()
 
@@ -152,10 +158,12 @@ def main() -> None:
         return
     options.out.parent.mkdir(parents=True, exist_ok=True)
     prompts = _prompts(options)
-    sides = [side for side in _sides(options) if side.runs]
-    samples = _measure(sides, prompts, options.length)
-    for side in sides:
-        side.close()
+    sides = _sides(options)
+    try:
+        samples = _measure([side for side in sides if side.runs], prompts, options.length)
+    finally:
+        for side in sides:
+            side.close()
     _record(options, samples)
 
 
@@ -165,7 +173,7 @@ def _prompts(options: argparse.Namespace) -> list[list[int]]:
 
     loaded = parts.open_target("default", "auto", "cpu", None)
     os.environ["TARGET"] = str(loaded.target.folder)
-    found = read_prompts(options.prompts, options.split, options.limit)
+    found = read_prompts(options.prompts, options.split, options.limit + 1)
     return [loaded.tokenizer.prompt(list(prompt.messages))[:512] for prompt in found]
 
 
@@ -186,11 +194,12 @@ def _measure(sides: list[Side], prompts: list[list[int]], length: int) -> list[d
     from draftwing.core.console import progress
 
     order, shuffle = list(sides), random.Random(0)
+    # Not one of those that count: vLLM's suffix proposer remembers what it answered before.
     for side in sides:
         side.ask(prompts[0], length)
     samples = []
-    with progress("engines", len(prompts) * len(sides), "answers") as meter:
-        for prompt in prompts:
+    with progress("engines", (len(prompts) - 1) * len(sides), "answers") as meter:
+        for prompt in prompts[1:]:
             shuffle.shuffle(order)
             answers = {}
             for side in order:
