@@ -3,9 +3,11 @@
 With a given shape every proposer is asked and the tree is cut to the shape. Sized by cost (`auto`), a cycle is chosen
 to maximise
 
-    expected tokens - rate x seconds          rate: tokens a second that decoding reaches at present
+    expected tokens - rate x seconds          rate: tokens a second that decoding reaches in text like this
 
-which over many cycles maximises tokens over time (Dinkelbach's method for a ratio). Expected tokens are the sum of
+which over many cycles maximises tokens over time (Dinkelbach's method for a ratio). Text like this: what is ahead has
+to be decoded anyway, so a second is worth the tokens that it would bring there, few in new text and many in a loop;
+one rate over all text would not ask the drafter in new text that follows a loop. Expected tokens are the sum of
 `reach` over the nodes; seconds are those of the verify, measured on this machine, and of asking. Free proposers are
 asked first. One that takes time is asked when what it added in like situations (how sure the others were of the next
 token) was worth more than its time, and now and then otherwise, so that the answer can change. A tree of one node,
@@ -17,7 +19,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from draftwing.engine.calibration import Calibration
 from draftwing.engine.cost import VerifyCost
@@ -25,14 +27,16 @@ from draftwing.engine.proposers.base import Ask, Proposer
 from draftwing.engine.shape import Shape
 from draftwing.engine.tree import Tree, Trie
 
-# Situations: how likely the best candidate so far is.
+# Text is alike when the best candidate of the free proposers is as likely: three kinds, each with its rate.
+KINDS = (0.5, 0.9)
+# Situations in which gains are noted, finer: how likely the best candidate so far is.
 SURE = (0.01, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
 # How quickly gains follow; where nobody was asked yet, asking is believed to gain half a token.
 FOLLOW, HOPED = 0.05, 0.5
 # One that does not pay is asked again after so many cycles of a situation, then after twice as many, and so on.
 RETRY, MOST_PATIENCE = 32, 512
-# The rate follows the last hundred cycles or so.
-FADE = 0.99
+# A rate follows the last fifty cycles of its kind or so.
+FADE = 0.98
 
 
 @dataclass
@@ -66,8 +70,9 @@ class Planner:
     calibrations: dict[bool, Calibration] = field(default_factory=lambda: {True: Calibration(), False: Calibration()})
     greedy: bool = True
     _gains: dict[tuple[str, int], _Gain] = field(default_factory=dict)
-    _tokens: float = 0.0
-    _seconds: float = 0.0
+    _kind: int = 0
+    _tokens: list[float] = field(default_factory=lambda: [0.0] * (len(KINDS) + 1))
+    _seconds: list[float] = field(default_factory=lambda: [0.0] * (len(KINDS) + 1))
 
     @property
     def calibration(self) -> Calibration:
@@ -76,9 +81,9 @@ class Planner:
 
     @property
     def rate(self) -> float:
-        """Tokens a second at present; before the first cycles, what plain decoding should reach."""
+        """Tokens a second in text like this; before the first cycles, what plain decoding should reach."""
         assert self.costs
-        return (self._tokens + 1) / (self._seconds + self.costs.seconds[1])
+        return (self._tokens[self._kind] + 1) / (self._seconds[self._kind] + self.costs.seconds[1])
 
     def plan(self, current: int, room: int, left: int) -> Plan:
         """The tree of the next cycle, whose root is the newest token.
@@ -93,13 +98,12 @@ class Planner:
         plan = Plan(trie.cut(1))
         if depth < 1:
             return plan
-        rate, worth = (self.rate, self._worth()) if shape.auto else (0.0, 0.0)
-        ask = Ask(shape.nodes, depth, shape.width, self.calibration.chance, rate, worth)
-        for proposer in sorted(self.proposers, key=lambda one: one.seconds()) if shape.auto else self.proposers:
-            self._consult(proposer, trie, ask, nodes, plan)
+        ask = Ask(shape.nodes, depth, shape.width, self.calibration.chance)
         if shape.auto:
-            plan.tree = trie.cut(self._best(trie, nodes)[0])
+            plan.tree = self._by_cost(trie, ask, nodes, plan)
         else:
+            for proposer in self.proposers:
+                self._consult(proposer, trie, ask, plan)
             plan.tree = trie.chain(depth) if shape.chain else trie.cut(nodes)
         plan.seconds["tree"] = time.perf_counter() - begun - sum(plan.seconds.values())
         return plan
@@ -112,24 +116,34 @@ class Planner:
 
     def count(self, tokens: int, seconds: float) -> None:
         """A whole cycle committed so many tokens in so long."""
-        self._tokens = FADE * self._tokens + tokens
-        self._seconds = FADE * self._seconds + seconds
+        self._tokens[self._kind] = FADE * self._tokens[self._kind] + tokens
+        self._seconds[self._kind] = FADE * self._seconds[self._kind] + seconds
 
-    def _consult(self, proposer: Proposer, trie: Trie, ask: Ask, nodes: int, plan: Plan) -> None:
-        """Ask a proposer, if that is worth its time, and take in what it says."""
-        before, gain = 0.0, None
-        if self.shape.auto and proposer.seconds() > 0:
+    def _by_cost(self, trie: Trie, ask: Ask, nodes: int, plan: Plan) -> Tree:
+        """Ask whoever is worth the time, the free ones first, and cut where more nodes cost more than they bring."""
+        priced = [proposer for proposer in self.proposers if proposer.seconds() > 0]
+        # Who does not know its price yet is asked like the free ones, but not to any depth: by the last cycle's rate.
+        ask = replace(ask, rate=self.rate, worth=self._worth())
+        for proposer in self.proposers:
+            if proposer not in priced:
+                self._consult(proposer, trie, ask, plan)
+        self._kind = bisect_right(KINDS, max(trie.reach[1:], default=0.0))
+        ask = replace(ask, rate=self.rate, worth=self._worth())
+        for proposer in sorted(priced, key=lambda one: one.seconds()):
             before, gain = self._best(trie, nodes)[1], self._gain(proposer, trie)
-            if not _pays(gain, ask.rate * proposer.seconds()):
-                return
+            if _pays(gain, ask.rate * proposer.seconds()):
+                self._consult(proposer, trie, ask, plan)
+                gain.mean += FOLLOW * (self._best(trie, nodes)[1] - before - gain.mean)
+        return trie.cut(self._best(trie, nodes)[0])
+
+    def _consult(self, proposer: Proposer, trie: Trie, ask: Ask, plan: Plan) -> None:
+        """Ask a proposer and take in what it says."""
         start = time.perf_counter()
         found = proposer.propose(ask)
         plan.seconds[proposer.name] = time.perf_counter() - start
         if found.tokens:
             plan.asked.append(proposer.name)
             trie.add(found)
-        if gain:
-            gain.mean += FOLLOW * (self._best(trie, nodes)[1] - before - gain.mean)
 
     def _gain(self, proposer: Proposer, trie: Trie) -> _Gain:
         surest = max(trie.reach[1:], default=0.0)

@@ -146,6 +146,25 @@ def test_one_that_does_not_pay_is_asked_less_and_less_and_comes_back_when_it_doe
     assert useless.asks - asks > 1000
 
 
+def test_new_text_behind_a_loop_is_worth_what_new_text_is() -> None:
+    """The drafter pays in new text, whatever rate a loop had reached just before; and nobody is asked at no rate."""
+    loop, drafter = Toy("loop", [5] * 62, 0.999), Toy("drafter", [5, 5], 0.6, price=0.004)
+    rates: list[float] = []
+    real = drafter.propose
+    drafter.propose = lambda ask: (rates.append(ask.rate), real(ask))[1]  # type: ignore[method-assign]
+    plan = planner(loop, drafter)
+    loop._tokens = []
+    decode(plan, 100, right=True)
+    loop._tokens = [5] * 62
+    decode(plan, 300, right=True)
+    assert plan.rate > 1000
+    rates.clear()
+    loop._tokens = []
+    decode(plan, 100, right=True)
+    assert len(rates) > 95
+    assert 100 < min(rates) <= max(rates) < 300, "three tokens in 10 ms and 4 of the drafter"
+
+
 def test_a_costly_one_is_not_asked_where_a_free_one_is_sure() -> None:
     free, costly = Toy("free", [5] * 62, 0.98), Toy("costly", [5, 5, 5], 0.9, price=0.004)
     plan = planner(costly, free)

@@ -43,8 +43,10 @@ DRAFT_ROWS = 256
 # Candidates are alike when their probability falls between the same two of these, at a like depth and rank.
 EDGES = (0.01, 0.03, 0.06, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 MIDDLES = (0.004, 0.02, 0.045, 0.08, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.925, 0.97, 0.995)
-# How quickly measured times and yields follow.
-FOLLOW = 0.1
+# How quickly measured times and yields follow, and how far off a single one may seem: a machine pauses now and then.
+FOLLOW, FURTHEST = 0.1, 0.5
+# The first asks find cold kernels and caches: their time says nothing of later ones.
+COLD_ASKS = 3
 
 
 class EagleProposer:
@@ -69,6 +71,7 @@ class EagleProposer:
         self._window = self._cos_P1D.new_zeros(2 * capacity)
         self._window[capacity:] = float("-inf")
         self._asking_s = self._step_s = 0.0
+        self._asked = 0
         self._yield = 0.6
         self.begin(0)
 
@@ -116,8 +119,10 @@ class EagleProposer:
                 break
             begun = time.perf_counter()
             state_MH = self._advance(drafts, state_MH)
-            self._step_s = _follow(self._step_s, time.perf_counter() - begun)
-        if usual:
+            if self._asked >= COLD_ASKS:
+                self._step_s = _follow(self._step_s, time.perf_counter() - begun)
+        self._asked += 1
+        if usual and self._asked > COLD_ASKS:
             self._asking_s = _follow(self._asking_s, time.perf_counter() - start)
         return out
 
@@ -234,4 +239,5 @@ class _Drafts:
 
 
 def _follow(mean: float, value: float) -> float:
-    return value if mean == 0 else mean + FOLLOW * (value - mean)
+    """The running mean, moved towards a value."""
+    return value if mean == 0 else mean + FOLLOW * max(-FURTHEST * mean, min(FURTHEST * mean, value - mean))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from draftwing.drafter.checkpoint import LoadedDrafter
 from draftwing.engine.proposers.base import Ask
-from draftwing.engine.proposers.drafter import EDGES, MIDDLES, EagleProposer
+from draftwing.engine.proposers.drafter import COLD_ASKS, EDGES, MIDDLES, EagleProposer
 from draftwing.engine.tree import ROOT, Candidates
 from draftwing.target.load import Target
 from tests.law.models import TAPS, random_drafter, tiny_target
@@ -102,10 +102,15 @@ def test_asking_in_between_changes_nothing(target: Target, drafter: LoadedDrafte
     assert (once.tokens, once.parents) == (often.tokens, often.parents)
 
 
+def test_the_time_of_the_first_asks_is_not_believed(target: Target, drafter: LoadedDrafter) -> None:
+    assert fed(target, drafter, 1 + COLD_ASKS).seconds() == 0
+    assert fed(target, drafter, 2 + COLD_ASKS).seconds() > 0
+
+
 def test_it_stops_where_another_step_is_not_worth_its_time(target: Target, drafter: LoadedDrafter) -> None:
     def depth(rate: float, worth: float) -> int:
-        # Asked once before, so that it knows what a step takes.
-        return _depth(fed(target, drafter, 2).propose(ask(200, 6, 2, rate, worth)))
+        # Asked some times before, so that it knows what a step takes.
+        return _depth(fed(target, drafter, 2 + COLD_ASKS).propose(ask(200, 6, 2, rate, worth)))
 
     assert depth(0.0, 0.0) == depth(1e-6, 0.0) == 6
     assert depth(1e9, 0.0) == 1
