@@ -89,9 +89,7 @@ def bench(
         "max_prompt_tokens": max_prompt_tokens,
         "max_new_tokens": max_new_tokens,
         "sampling": vars(sampling),
-        "dtype": str(loaded.target.weights.head.dtype).removeprefix("torch."),
-        "device": str(loaded.target.weights.head.device),
-        "backend": "torch",
+        **parts.arithmetic(loaded),
     }
     kept = Record(
         kind="bench",

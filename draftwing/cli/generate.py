@@ -62,12 +62,12 @@ def generate(
     sampling = Sampling(temperature, top_k, top_p, min_p, seed)
     loaded = parts.open_target(target, dtype, device, ignore_config_key, control_tokens)
     with_drafter = None if plain else parts.open_drafter(drafter, loaded, taps_convention)
-    how = parts.Speculation(tree, proposers, lookup_earlier)
+    how = None if plain else parts.Speculation(tree, proposers, lookup_earlier)
     engine = parts.make_engine(loaded, with_drafter, how, context)
     tokens = tuple(loaded.tokenizer.prompt([{"role": "user", "content": text}]))
     colour = sys.stdout.isatty() and not json
     request = Request(tokens, max_new_tokens, sampling, tuple(stop or ()))
-    for event in engine.stream(request, speculate=not plain):
+    for event in engine.stream(request):
         if not json:
             shade = COLOURS.get(event.proposer) if colour else None
             typer.echo(f"{shade}{event.text}{PLAIN}" if shade else event.text, nl=False)

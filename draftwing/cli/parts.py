@@ -89,6 +89,12 @@ def open_drafter(name: str, loaded: Loaded, convention: str | None) -> LoadedDra
     return drafter
 
 
+def arithmetic(loaded: Loaded) -> dict[str, str]:
+    """What computes, for a record's settings."""
+    head = loaded.target.weights.head
+    return {"dtype": str(head.dtype).removeprefix("torch."), "device": str(head.device), "backend": "torch"}
+
+
 @dataclass(frozen=True)
 class Speculation:
     """How to speculate, as typed."""
@@ -98,8 +104,8 @@ class Speculation:
     earlier: int = 0
 
 
-def make_engine(loaded: Loaded, drafter: LoadedDrafter | None, how: Speculation, context: int | None) -> Engine:
-    """An engine for one sequence."""
+def make_engine(loaded: Loaded, drafter: LoadedDrafter | None, how: Speculation | None, context: int | None) -> Engine:
+    """An engine for one sequence; one that decodes plainly when `how` is None."""
     from draftwing.engine.cost import kept_cost  # noqa: PLC0415
     from draftwing.engine.engine import Engine  # noqa: PLC0415
     from draftwing.engine.proposers.base import Proposer  # noqa: PLC0415
@@ -107,9 +113,11 @@ def make_engine(loaded: Loaded, drafter: LoadedDrafter | None, how: Speculation,
     from draftwing.engine.proposers.lookup import Earlier, Lookup  # noqa: PLC0415
     from draftwing.engine.shape import parse_shape  # noqa: PLC0415
 
+    backend = loaded.target.decoder(1, context or min(loaded.target.config.max_context, USUAL_CONTEXT))
+    if how is None:
+        return Engine(backend, loaded.tokenizer)
     shape = parse_shape(how.tree)
     names = _proposers(how.proposers, drafter)
-    backend = loaded.target.decoder(1, context or min(loaded.target.config.max_context, USUAL_CONTEXT))
     proposers: list[Proposer] = []
     if "drafter" in names and drafter:
         proposers.append(EagleProposer(drafter, backend.embed, backend.cache.capacity))

@@ -64,9 +64,7 @@ def profile(
     settings: dict[str, Any] = {
         "at": at,
         "rounds": rounds,
-        "dtype": str(head.dtype).removeprefix("torch."),
-        "device": str(head.device),
-        "backend": "torch",
+        **parts.arithmetic(loaded),
     }
     kept = Record(
         kind="profile",

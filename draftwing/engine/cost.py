@@ -9,9 +9,11 @@ from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import accumulate
+from typing import Annotated
 
 import torch
-from pydantic import PositiveFloat, TypeAdapter
+from pydantic import Field, TypeAdapter
+from torch import Tensor
 
 from draftwing.core.errors import UserError
 from draftwing.core.machine import cpu_flags, cpu_model, cpu_name
@@ -25,6 +27,7 @@ SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 START_ROUNDS, START_CONTEXT = 3, 256
 # A cycle's time corrects its own size's neighbours by so much of the difference, and all sizes by so much.
 NEAR, ALL = 0.05, 0.02
+_KEPT = TypeAdapter(dict[int, Annotated[float, Field(gt=0, allow_inf_nan=False)]])
 
 
 class VerifyCost:
@@ -95,8 +98,8 @@ def kept_cost(backend: Backend, fingerprint: str, taps: tuple[int, ...]) -> dict
     }
     path = home() / "costs" / f"{digest_of(about)[:16]}.json"
     try:
-        kept = TypeAdapter(dict[int, PositiveFloat]).validate_json(path.read_bytes())
-        if 1 in kept:
+        kept: dict[int, float] = _KEPT.validate_json(path.read_bytes())
+        if min(kept, default=0) == 1:
             return kept
     except (OSError, ValueError):
         pass
@@ -133,10 +136,10 @@ def verify_seconds(
         shuffle.shuffle(order)
         for size in order:
             rows_1M = text_1M[:, base : base + size]
-            _finish(device)
+            finish(text_1M)
             start = time.perf_counter()
             backend.forward(rows_1M, range(1), taps=taps)
-            _finish(device)
+            finish(text_1M)
             elapsed = time.perf_counter() - start
             backend.cache.rollback(0, base)
             if number >= 0:
@@ -146,7 +149,7 @@ def verify_seconds(
     return taken
 
 
-def _finish(device: torch.device) -> None:
-    """Wait for a device that computes while Python goes on."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def finish(tensor: Tensor | None) -> None:
+    """Wait for the tensor's device, which may compute while Python goes on: a time taken before says nothing."""
+    if tensor is not None and tensor.is_cuda:
+        torch.cuda.synchronize(tensor.device)

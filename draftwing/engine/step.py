@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from draftwing.core.errors import UserError
+from draftwing.engine.cost import finish
 from draftwing.engine.plan import Planner
 from draftwing.engine.request import Counters, Event, Request
 from draftwing.engine.stops import Stops
@@ -66,6 +67,7 @@ def plain_step(backend: Backend, sequence: Sequence, slot: int) -> list[Event]:
     with sequence.timed("target"):
         rows_1M = torch.tensor([sequence.tokens[-1:]], device=backend.cache.keys_LSKCD.device)
         out = backend.forward(rows_1M, range(slot, slot + 1))
+        finish(out.logits_BMV)
     with sequence.timed("choose"):
         chosen = choose_tokens(out, sequence, [0])
     sequence.counters.plain_steps += 1
@@ -86,6 +88,7 @@ def cycle(
     tree = plan.tree
     begun = time.perf_counter()
     out = _verify(backend, tree, slot, taps)
+    finish(out.logits_BMV)
     verify_s = time.perf_counter() - begun
     with sequence.timed("choose"):
         chosen = choose_tokens(out, sequence, [node.depth for node in tree.nodes])
@@ -111,8 +114,8 @@ def commit(
     backend.cache.keep(slot, base, path)
     features_MF = None
     if out.taps_BMAH is not None:
-        rows = slice(len(path)) if path[-1] == len(path) - 1 else path
-        features_MF = out.taps_BMAH[0, rows].flatten(1)
+        # A copy: a proposer may hold it for long, and a view would hold the rejected rows too.
+        features_MF = out.taps_BMAH[0, path].flatten(1)
     for proposer in planner.proposers:
         proposer.extend(committed, features_MF)
 

@@ -7,7 +7,7 @@ bootstrap interval over prompts.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from draftwing.core.console import Meter
@@ -32,8 +32,13 @@ class Pair:
 
 
 def run_pairs(engine: Engine, requests: dict[str, Request], meter: Meter) -> list[Pair]:
-    """Answer every request both ways, alternating; the first request is run once more beforehand as warm-up."""
-    warm_up = next(iter(requests.values()))
+    """Answer every request both ways, alternating.
+
+    Before that the first prompt is answered backwards, as warm-up: nobody may have seen a prompt that counts, since
+    lookup can remember earlier texts.
+    """
+    first = next(iter(requests.values()))
+    warm_up = replace(first, prompt=first.prompt[::-1])
     for speculate in (False, True):
         engine.generate(warm_up, speculate=speculate)
     pairs = []

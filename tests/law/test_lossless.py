@@ -16,7 +16,7 @@ from draftwing.engine.shape import AUTO, Shape
 from draftwing.measure.divergence import rounding_between_shapes
 from draftwing.ops.sampling import Sampling, distribution
 from draftwing.target.backend import Forward
-from tests.law.models import ROUNDING, Fixed, Oracle, engine_with, random_drafter, require_same, tiny_target
+from tests.law.models import ROUNDING, TAPS, Fixed, Oracle, engine_with, random_drafter, require_same, tiny_target
 
 PROMPTS = [tuple(range(41, 41 + length)) for length in (1, 2, 7, 30)]
 
@@ -70,6 +70,39 @@ def test_several_proposers_change_no_token(
             require_same(target, request, plain, answer)
             asked |= answer.counters.asked.keys()
     assert asked == {"drafter", "lookup", "oracle"}
+
+
+class _Keeper(Oracle):
+    """Keeps the features that it is told, and proposes as an oracle does."""
+
+    taps = TAPS
+
+    def begin(self, token: int) -> None:
+        super().begin(token)
+        self.kept: list[torch.Tensor] = []
+
+    def extend(self, tokens: list[int], features_MF: torch.Tensor | None) -> None:
+        super().extend(tokens, features_MF)
+        assert features_MF is not None and len(features_MF) == len(tokens)
+        self.kept.append(features_MF)
+
+
+@pytest.mark.parametrize("shape", [3, *TREES, AUTO], ids=str)
+def test_proposers_are_told_the_features_of_the_text_whatever_branch_it_took(
+    tiny_folder: Path, shape: int | Shape
+) -> None:
+    """Those of a prefill of the whole text: neither the rows of rejected branches nor of another order."""
+    target, tokenizer = tiny_target(tiny_folder)
+    plain = engine_with(target, tokenizer, None, 1).generate(Request(PROMPTS[2], 60))
+    keeper = _Keeper([[*PROMPTS[2], *plain.tokens]], wrong=0.3)
+    answer = engine_with(target, tokenizer, None, shape, keeper).generate(Request(PROMPTS[2], 60))
+    text = [*PROMPTS[2], *answer.tokens]
+    out = target.decoder(1, 400).forward(torch.tensor([text[:-1]]), range(1), taps=TAPS)
+    assert out.taps_BMAH is not None
+    assert keeper.fed[: len(text)] == text
+    torch.testing.assert_close(
+        torch.cat(keeper.kept)[: len(text) - 1], out.taps_BMAH[0].flatten(1), rtol=1e-3, atol=1e-3
+    )
 
 
 @pytest.mark.parametrize("draft_vocab", [272, 64])

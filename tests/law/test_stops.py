@@ -11,7 +11,7 @@ from draftwing.core.errors import UserError
 from draftwing.engine.engine import Engine
 from draftwing.engine.proposers.base import Ask
 from draftwing.engine.request import Counters, Request
-from draftwing.engine.shape import Shape
+from draftwing.engine.shape import AUTO, Shape
 from draftwing.engine.stops import Stops
 from draftwing.engine.tree import Candidates
 from tests.law.models import Oracle, engine_with, random_drafter, tiny_target
@@ -31,24 +31,27 @@ def _speculating(
     )
 
 
-@pytest.mark.parametrize("num_steps", [1, 2, 5, 8])
+SHAPES = [1, 2, 3, 5, 8, Shape(6, 2, 3), Shape(40, 4, 8), AUTO]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("length", range(1, 12))
-def test_length_is_never_overshot(tiny_folder: Path, length: int, num_steps: int) -> None:
+def test_length_is_never_overshot(tiny_folder: Path, length: int, shape: int | Shape) -> None:
     request = Request(PROMPT, length)
-    plain, speculative = _speculating(tiny_folder, request, num_steps)
+    plain, speculative = _speculating(tiny_folder, request, shape)
     a, b = plain.generate(request, speculate=False), speculative.generate(request)
     assert (b.tokens, b.text, b.finish) == (a.tokens, a.text, a.finish)
     assert len(b.tokens) == length
 
 
-@pytest.mark.parametrize("num_steps", [1, 3, 8])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("place", [1, 2, 3, 5, 9, 14])
-def test_stop_strings_cut_at_the_same_character(tiny_folder: Path, place: int, num_steps: int) -> None:
+def test_stop_strings_cut_at_the_same_character(tiny_folder: Path, place: int, shape: int | Shape) -> None:
     target, tokenizer = tiny_target(tiny_folder)
     text = engine_with(target, tokenizer, None, 1).generate(Request(PROMPT, 60), speculate=False).text
     stop = text[place : place + 3]
     request = Request(PROMPT, 60, stop_strings=(stop, "never in it"))
-    plain, speculative = _speculating(tiny_folder, request, num_steps)
+    plain, speculative = _speculating(tiny_folder, request, shape)
     a, b = plain.generate(request, speculate=False), speculative.generate(request)
     assert (b.tokens, b.text, b.finish) == (a.tokens, a.text, a.finish)
     assert b.finish == "stop"
@@ -56,10 +59,10 @@ def test_stop_strings_cut_at_the_same_character(tiny_folder: Path, place: int, n
     assert text.startswith(b.text)
 
 
-@pytest.mark.parametrize("num_steps", [1, 3, 8])
-def test_the_context_ends_both_alike(tiny_folder: Path, num_steps: int) -> None:
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_context_ends_both_alike(tiny_folder: Path, shape: int | Shape) -> None:
     request = Request(PROMPT, 100)
-    plain, speculative = _speculating(tiny_folder, request, num_steps, context=51)
+    plain, speculative = _speculating(tiny_folder, request, shape, context=51)
     a, b = plain.generate(request, speculate=False), speculative.generate(request)
     assert (b.tokens, b.finish) == (a.tokens, a.finish)
     assert b.finish == "length"

@@ -113,12 +113,11 @@ class EagleProposer:
         usual = len(self._tokens) <= USUAL_REFEED
         state_MH = self._refeed()
         drafts = _Drafts(out, self.length)
-        for step in range(depth):
-            self._spread(drafts, state_MH, ask)
-            if step + 1 == depth or len(out.tokens) >= ask.nodes or not self._goes_on(drafts, ask):
-                break
+        self._spread(drafts, state_MH, ask)
+        while len(drafts.levels) < depth and len(out.tokens) < ask.nodes and self._goes_on(drafts, ask):
             begun = time.perf_counter()
             state_MH = self._advance(drafts, state_MH)
+            self._spread(drafts, state_MH, ask)
             if self._asked >= COLD_ASKS:
                 self._step_s = _follow(self._step_s, time.perf_counter() - begun)
         self._asked += 1
