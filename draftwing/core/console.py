@@ -24,10 +24,17 @@ class Meter(Protocol):
     def advance(self, amount: float, text: str = "") -> None:
         """Add to the amount done; `text` replaces what stands beside the bar."""
 
+    def resume(self, amount: float) -> None:
+        """So much was done by an earlier run: it counts as done, and not for the rate."""
+
 
 class _Bar:
     def __init__(self, progress: Progress, unit: str) -> None:
         self._progress, self._task, self._unit, self._done = progress, progress.task_ids[0], unit, 0.0
+
+    def resume(self, amount: float) -> None:
+        # Marked as completed before the clock starts, so that neither rate nor time left is made of it.
+        self._progress.reset(self._task, completed=int(amount))
 
     def advance(self, amount: float, text: str = "") -> None:
         self._done += amount
@@ -62,13 +69,17 @@ class _Lines:
         self._title, self._total, self._unit = title, total, unit
         self._done, self._start = 0.0, time.monotonic()
         self._said_at, self._said = self._start, 0.0
+        self._before = 0.0
+
+    def resume(self, amount: float) -> None:
+        self._before = self._done = self._said = amount
 
     def advance(self, amount: float, text: str = "") -> None:
         self._done += amount
         now = time.monotonic()
         if now - self._said_at < 30 and self._done - self._said < self._total / 20:
             return
-        rate = self._done / max(now - self._start, 1e-9)
+        rate = (self._done - self._before) / max(now - self._start, 1e-9)
         left = max(self._total - self._done, 0) / max(rate, 1e-9)
         share = 100 * self._done / self._total
         note(f"{self._title}: {share:.0f} %, {rate:,.1f} {self._unit}/s, {left / 60:.0f} min left  {text}".rstrip())

@@ -105,7 +105,7 @@ class Trainer:
         lengths, saved, figures = source.lengths(), time.monotonic(), None
         passes = [plan(lengths, settings.batch_tokens, settings.seed + epoch) for epoch in range(settings.epochs)]
         total, done = sum(map(len, passes)), sum(map(len, passes[: progress.epoch])) + progress.batch
-        meter.advance(progress.tokens, "resumed" if done else "")
+        meter.resume(progress.tokens)
         while progress.epoch < settings.epochs:
             batches = passes[progress.epoch]
             while progress.batch < len(batches):

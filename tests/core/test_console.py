@@ -38,6 +38,28 @@ def test_progress_off_a_terminal_is_a_line_at_every_twentieth(
     assert lines[-1].endswith("0 min left  sample 199")
 
 
+def test_what_an_earlier_run_did_makes_no_rate(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenth of the rest in one second, nine tenths left: nine seconds, whatever was done before."""
+    monkeypatch.setattr(console, "stderr", Console(stderr=True, highlight=False, force_terminal=False))
+    now = iter([0.0, 60.0])
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(now))
+    with console.progress("train", 2_000, "tokens") as meter:
+        meter.resume(1_000)
+        meter.advance(100)
+    assert capfd.readouterr().err == "train: 55 %, 1.7 tokens/s, 9 min left\n"
+
+
+def test_a_bar_resumes_where_the_earlier_run_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(console, "stderr", Console(file=screen, force_terminal=True, width=120))
+    with console.progress("train", 2_000, "tokens") as meter:
+        meter.resume(1_000)
+        meter.advance(500, "on")
+    assert "75%" in screen.getvalue()
+
+
 def test_progress_on_a_terminal_is_a_bar_that_ends_full(monkeypatch: pytest.MonkeyPatch) -> None:
     sink = io.StringIO()
     monkeypatch.setattr(console, "stderr", Console(file=sink, force_terminal=True, width=160))

@@ -17,6 +17,9 @@ class _Silent:
     def advance(self, amount: float, text: str = "") -> None:
         pass
 
+    def resume(self, amount: float) -> None:
+        pass
+
 
 def _answer(tokens: int, decode_s: float, cycles: int = 0, accepted: int = 0) -> Answer:
     """Cycles of two drafts each; both are accepted, one of each proposer, in the first `accepted` cycles."""
@@ -71,16 +74,20 @@ def test_sides_alternate_and_the_record_has_every_sample(tiny_folder: Path, monk
     target, tokenizer = tiny_target(tiny_folder)
     engine = engine_with(target, tokenizer, random_drafter(target.config), 2)
     order: list[bool] = []
+    shown: list[tuple[int, ...]] = []
     real = engine.generate
 
     def watched(request: Request, *, speculate: bool = True) -> Answer:
         order.append(speculate)
+        shown.append(request.prompt)
         return real(request, speculate=speculate)
 
     monkeypatch.setattr(engine, "generate", watched)
     requests = {str(number): Request((number + 1, 7, 9), 6) for number in range(3)}
     pairs = run_pairs(engine, requests, _Silent())
     assert order == [False, True, False, True, True, False, False, True]
+    # Warm-up shows no prompt that counts: lookup can remember earlier texts.
+    assert not {*shown[:2]} & {request.prompt for request in requests.values()}
     samples = raw_samples(pairs)
     assert [sample["id"] for sample in samples] == ["0", "1", "2"]
     assert all(sample["plain"]["tokens"] == 6 and sample["divergence"] is None for sample in samples)

@@ -96,7 +96,7 @@ def trainer(group: Group | None = None, map_: VocabularyMap | None = None, **cha
 
 def quiet() -> Meter:
     """A meter that nobody sees."""
-    meter: Any = SimpleNamespace(advance=lambda amount, text="": None)
+    meter: Any = SimpleNamespace(advance=lambda amount, text="": None, resume=lambda amount: None)
     return meter
 
 
@@ -109,5 +109,5 @@ def stopping_after(reports: int) -> Meter:
         if left[0] == 0:
             raise KeyboardInterrupt
 
-    meter: Any = SimpleNamespace(advance=advance)
+    meter: Any = SimpleNamespace(advance=advance, resume=advance)
     return meter

@@ -39,7 +39,7 @@ def test_a_run_lowers_the_loss_and_raises_the_accept_length(texts: FeatureStore)
 def test_progress_counts_what_was_seen(texts: FeatureStore) -> None:
     run = trainer(epochs=2)
     told: list[float] = []
-    meter: Any = SimpleNamespace(advance=lambda amount, text="": told.append(amount))
+    meter: Any = SimpleNamespace(advance=lambda amount, text="": told.append(amount), resume=told.append)
     figures = run.run(texts, texts, None, meter)
     progress = run.progress
     assert (progress.epoch, progress.batch) == (2, 0)

@@ -66,10 +66,12 @@ def test_a_resumed_run_tells_its_meter_what_was_done_before(
     resumed = interrupted(tmp_path / "checkpoint.pt", texts, heldout, 2)
     before = resumed.progress.tokens
     told: list[float] = []
-    meter: Any = SimpleNamespace(advance=lambda amount, text="": told.append(amount))
+    known: list[float] = []
+    meter: Any = SimpleNamespace(advance=lambda amount, text="": told.append(amount), resume=known.append)
     resumed.run(texts, heldout, None, meter)
-    assert told[0] == before > 0
-    assert sum(told) == 2 * sum(texts.lengths())
+    assert known == [before]
+    assert before > 0
+    assert before + sum(told) == 2 * sum(texts.lengths())
 
 
 def test_a_finished_run_taken_up_again_does_nothing_and_still_knows_its_figures(

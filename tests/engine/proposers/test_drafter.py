@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -122,3 +123,28 @@ def _depth(found: Candidates) -> int:
     for parent in found.parents:
         depths.append(1 + (depths[parent] if parent != ROOT else 0))
     return max(depths)
+
+
+def test_a_step_costs_its_forward_and_what_is_made_of_it(
+    target: Target, drafter: LoadedDrafter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that moves a second in every forward and four in every choice of children, a step takes five."""
+    proposer, now = fed(target, drafter), [0.0]
+
+    def passing(name: str, seconds: float) -> None:
+        real = getattr(EagleProposer, name)
+
+        def run(*args: Any) -> Any:
+            now[0] += seconds
+            return real(*args)
+
+        monkeypatch.setattr(EagleProposer, name, run)
+
+    passing("_run", 1.0)
+    passing("_spread", 4.0)
+    monkeypatch.setattr("draftwing.engine.proposers.drafter.time.perf_counter", lambda: now[0])
+    for number in range(COLD_ASKS + 2):
+        proposer.extend([7 + number], features(target, [5, 7 + number]))
+        proposer.propose(ask(40, 3, 2))
+    assert proposer._step_s == pytest.approx(5)
+    assert proposer.seconds() == pytest.approx(15)
